@@ -39,15 +39,20 @@ class MissingExtraError(UsageError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a profile: where (1-based line and column), what, and what to do about it."""
+    """One thing wrong in a profile: where (1-based line and column), what, and what to do about it.
+
+    `file` is set where the problem does not stand in the profile itself but in one it extends, a trace, or a `--set`.
+    """
 
     path: str
     message: str
     hint: str = ""
     line: int | None = None
     column: int | None = None
+    file: str | None = None
 
     def render(self, file: str) -> str:
+        file = self.file or file
         where = file if self.line is None else f"{file}:{self.line}:{self.column or 1}"
         what = f"{self.path}: {self.message}" if self.path else self.message
         return f"{where}: {what}" + (f" ({self.hint})" if self.hint else "")
