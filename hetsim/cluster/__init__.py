@@ -12,10 +12,22 @@ catalogue                   GPUs and workloads with sources
 
 from __future__ import annotations
 
+from hetsim.cluster.imports import StepFit, import_steps
+from hetsim.cluster.init import init_profile
 from hetsim.cluster.loader import load_profile
 from hetsim.cluster.profile import Profile
 from hetsim.cluster.schema import profile_schema
 from hetsim.cluster.shipped import DEFAULT_PROFILE, shipped_profiles
 from hetsim.cluster.spec import Cluster
 
-__all__ = ["DEFAULT_PROFILE", "Cluster", "Profile", "load_profile", "profile_schema", "shipped_profiles"]
+__all__ = [
+    "DEFAULT_PROFILE",
+    "Cluster",
+    "Profile",
+    "StepFit",
+    "import_steps",
+    "init_profile",
+    "load_profile",
+    "profile_schema",
+    "shipped_profiles",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from hetsim.cluster import catalogue
 from hetsim.cluster.profile import MAX_WORKERS, Event, Profile, WorkerEntry
@@ -13,6 +15,7 @@ from hetsim.errors import UsageError, nearest
 
 # Copies of a gradient's size a worker keeps: parameters, gradient, momentum, and the buffer being synchronized [our choice].
 STATE_COPIES = 4
+MAX_CHANGES = 1_000_000  # events times the workers each concerns: what a cluster's worker tuples can hold
 
 
 def check(profile: Profile) -> list[Finding]:
@@ -61,14 +64,14 @@ def pass_cap(entry: WorkerEntry, workload: Workload) -> int | None:
 def groups(profile: Profile) -> dict[str, tuple[str, ...]]:
     """What a name in `links` or `events` stands for: worker names, by worker, group and (shared) node name."""
     names: dict[str, tuple[str, ...]] = {}
-    nodes: dict[str, tuple[str, ...]] = {}
+    nodes: dict[str, list[str]] = {}
     for entry in profile.workers:
         members = entry.members()
         names |= {member: (member,) for member in members}
         names[entry.name] = members
         if entry.node is not None:
-            nodes[entry.node] = nodes.get(entry.node, ()) + members
-    return nodes | names
+            nodes.setdefault(entry.node, []).extend(members)
+    return {node: tuple(members) for node, members in nodes.items()} | names
 
 
 def _check_names(profile: Profile) -> Iterator[Finding]:
@@ -157,48 +160,62 @@ def _check_nodes(profile: Profile) -> Iterator[Finding]:
             yield Finding(("workers", index, "node"), message, "rename one of them")
 
 
-def _shared_node(profile: Profile, name: str) -> str | None:
-    """The node whose link `name` would change for some of its workers only."""
-    if profile.network.topology != "nodes":
+def near(word: str, known: Iterable[str]) -> str:
+    """`nearest` over the first few dozen names: of thousands, neither a search nor a list is a help."""
+    return nearest(word, list(islice(known, 40)))
+
+
+class _Names:
+    """What links and events may name, and on topology `nodes` which node links a name would change only in part."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.known = groups(profile)
+        self.node_of: dict[str, str] = {}
+        if profile.network.topology == "nodes":
+            self.node_of = {m: entry.node for entry in profile.workers if entry.node for m in entry.members()}
+
+    def link_problem(self, name: str) -> tuple[str, str] | None:
+        """What is wrong with changing the link of `name`: message and hint."""
+        if name not in self.known:
+            return f"there is no worker, group or node {name!r}", near(name, self.known)
+        members = self.known[name]
+        for node in dict.fromkeys(self.node_of[member] for member in members if member in self.node_of):
+            inside = self.known[node]
+            if len(inside) > len(members) or not set(members) >= set(inside):
+                return f"{name} shares the link of node {node} with other workers", f"name {node} instead"
         return None
-    known = groups(profile)
-    changed = set(known[name])
-    for entry in profile.workers:
-        if entry.node is not None and changed & set(known[entry.node]) and not changed >= set(known[entry.node]):
-            return entry.node
-    return None
-
-
-def _check_target(
-    profile: Profile, known: dict[str, tuple[str, ...]], path: tuple[str | int, ...], name: str
-) -> Iterator[Finding]:
-    if name not in known:
-        yield Finding(path, f"there is no worker, group or node {name!r}", nearest(name, known), on_key="links" in path)
-        return
-    shared = _shared_node(profile, name)
-    if shared is not None:
-        message = f"{name} shares the link of node {shared} with other workers"
-        yield Finding(path, message, f"name {shared} instead", on_key="links" in path)
 
 
 def _check_links(profile: Profile) -> Iterator[Finding]:
-    known = groups(profile)
+    names = _Names(profile)
     for name in profile.network.links:
-        yield from _check_target(profile, known, ("network", "links", name), name)
+        problem = names.link_problem(name)
+        if problem is not None:
+            yield Finding(("network", "links", name), *problem, on_key=True)
 
 
 def _check_events(profile: Profile) -> Iterator[Finding]:
-    known = groups(profile)
+    names = _Names(profile)
+    names.known.setdefault("server", ())
+    changes = 0
     for index, event in enumerate(profile.events):
         path = ("events", index)
         wrong = _event_shape(event)
+        changes += len(names.known.get(event.worker or event.link or "", ()))
+        if changes > MAX_CHANGES:
+            yield Finding(
+                path, f"with this event they concern more than {MAX_CHANGES:,} workers in all", "use fewer events"
+            )
+            return
         if wrong:
             yield Finding(path, wrong, "worker and slowdown, or link and bandwidth_gbit_per_s")
-        elif event.worker is not None and event.worker not in known:
+        elif event.worker is not None and not names.known.get(event.worker):
             message = f"there is no worker, group or node {event.worker!r}"
-            yield Finding((*path, "worker"), message, nearest(event.worker, known))
-        elif event.link is not None and not (event.link == "server" and "server" not in known):
-            yield from _check_target(profile, known | {"server": ()}, (*path, "link"), event.link)
+            yield Finding((*path, "worker"), message, near(event.worker, filter(names.known.get, names.known)))
+        elif event.link is not None:
+            problem = names.link_problem(event.link)
+            if problem is not None:
+                yield Finding((*path, "link"), *problem)
 
 
 def _event_shape(event: Event) -> str:
@@ -222,9 +239,9 @@ def _check_table(profile: Profile) -> Iterator[Finding]:
 def _check_algorithms(profile: Profile) -> Iterator[Finding]:
     if not profile.algorithms:
         return
-    try:
-        from hetsim.algorithms import option_problems
-    except ImportError:
+    # By name, and only where options are stated: the algorithms are built on top of the cluster.
+    option_problems = getattr(importlib.import_module("hetsim.algorithms"), "option_problems", None)
+    if option_problems is None:
         return
     for name, options in profile.algorithms.items():
         for message in option_problems(name, dict(options)):

@@ -21,6 +21,7 @@ from hetsim.errors import Problem, ProfileError
 MAX_TEXT_BYTES = 1_000_000
 MAX_NODES = 200_000
 MAX_DEPTH = 32
+MAX_PROBLEMS = 50  # the first so many are shown
 
 Key = str | int
 Path = tuple[Key, ...]
@@ -58,7 +59,9 @@ class Node:
 def parse_document(text: str, file: str) -> Node:
     """The one document in `text`. Raises ProfileError: not YAML, too large, too deep, duplicate keys, tags."""
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise ProfileError(file, [Problem("", f"is larger than {MAX_TEXT_BYTES // 1000} kB", "a profile is a few kB")])
+        raise ProfileError(
+            file, [Problem("", f"is larger than {MAX_TEXT_BYTES // 1000:,} kB", "a profile is a few kB")]
+        )
     builder = _Builder(file)
     try:
         root = builder.build(text)
@@ -107,6 +110,8 @@ class _Builder:
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> Node:
         kind = type(event).__name__
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise _TooMuch(self._problem(event, "more problems from here on", "mend these first"))
         if kind == "AliasEvent":
             return self._alias(event, depth)
         if depth > MAX_DEPTH:
@@ -115,7 +120,7 @@ class _Builder:
         mark = Mark(self.file, event.start_mark.line + 1, event.start_mark.column + 1)
         tag = getattr(event, "tag", None)
         if tag is not None and (kind != "ScalarEvent" or not event.implicit[1]):
-            self.problems.append(self._problem(event, "tags are not allowed in a profile", f"remove {tag}"))
+            self.problems.append(self._problem(event, "tags are not allowed in a profile", f"remove {str(tag)[:60]}"))
         if kind == "MappingStartEvent":
             node = Node({}, mark)
             self._fill_mapping(node, events, depth)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hetsim.cluster.checks import check
-from hetsim.cluster.document import MAX_TEXT_BYTES, Node, parse_document
+from hetsim.cluster.document import MAX_PROBLEMS, MAX_TEXT_BYTES, Node, parse_document
 from hetsim.cluster.overrides import apply_override, forget_sources
 from hetsim.cluster.profile import SCHEMA_VERSION, Profile
 from hetsim.cluster.shipped import DEFAULT_PROFILE, shipped_paths
@@ -78,21 +78,22 @@ def _identity(path: Path) -> str:
     return os.path.realpath(path) if "\0" not in str(path) else str(path)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
     """A small UTF-8 file. Raises ProfileError: missing, a folder, unreadable, too large, not UTF-8."""
     file = str(path)
     try:
         if path.is_dir():
             raise ProfileError(file, [Problem("", "is a folder", "name the file in it")])
         with path.open("rb") as stream:
-            data = stream.read(MAX_TEXT_BYTES + 1)
+            data = stream.read(max_bytes + 1)
     except FileNotFoundError:
         raise ProfileError(file, [Problem("", "no such file")]) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ProfileError(file, [Problem("", f"cannot be read: {reason}")]) from None
-    if len(data) > MAX_TEXT_BYTES:
-        raise ProfileError(file, [Problem("", f"is larger than {MAX_TEXT_BYTES // 1000} kB", "a profile is a few kB")])
+    if len(data) > max_bytes:
+        hint = "a profile is a few kB" if max_bytes == MAX_TEXT_BYTES else ""
+        raise ProfileError(file, [Problem("", f"is larger than {max_bytes // 1000:,} kB", hint)])
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -171,7 +172,10 @@ def _validated(root: Node, file: str, trusted: bool) -> Profile:
         found += more
     problems = [place(finding, root, file) for finding in found]
     problems.sort(key=lambda p: (p.file or "", p.line or 0, p.column or 0))
-    raise ProfileError(file, list(dict.fromkeys(problems)))
+    problems = list(dict.fromkeys(problems))
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [Problem("", f"and {len(problems) - MAX_PROBLEMS:,} more problems")]
+    raise ProfileError(file, problems)
 
 
 def _build(plain: Any) -> tuple[Profile | None, list[Finding]]:
@@ -189,7 +193,7 @@ def _build(plain: Any) -> tuple[Profile | None, list[Finding]]:
             also = check(Profile.model_validate(rest))
         except ValidationError:
             also = []
-        found += [f for f in also if not any(_related(f.path, g.path) for g in found)]
+        found += [f for f in also[:MAX_PROBLEMS] if not any(_related(f.path, g.path) for g in found)]
     return None, found
 
 

@@ -18,7 +18,8 @@ def apply_override(root: Node, text: str) -> None:
         raise ProfileError(flag, [Problem("", "must read path.to.key=value")])
     value = parse_document(value_text, flag)
     _mark_all(value, Mark(flag))
-    node, done = root, []
+    node = root
+    done: list[Key] = []
     for part in parts[:-1]:
         node, key = _descend(node, part, done, flag)
         done.append(key)

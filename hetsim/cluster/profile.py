@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 SCHEMA_LINE = "# yaml-language-server: $schema=../hetsim/schemas/profile-1.json"
 MAX_WORKERS = 20_000  # twice the largest cluster the simulator is benchmarked on
-MAX_TRACE_ROWS = 10_000
+MAX_TRACE_ROWS = 5_000  # keeps a profile that holds its traces within the size that can be loaded
 
 # Upper bounds keep every product and quotient of two values finite; none is near anything real.
 _MAX_TIME_S = 1e9
@@ -55,7 +55,6 @@ def _option(value: Any) -> Any:
 
 
 Number = Annotated[float, Strict(), AllowInfNan(False)]
-Whole = Annotated[int, Strict(), BeforeValidator(_whole)]
 Text = Annotated[str, Strict(), Field(max_length=2000)]
 Flag = Annotated[bool, Strict()]
 Name = Annotated[str, Strict(), Field(pattern=r"^[^\W\d_][\w-]*$", max_length=64)]
@@ -64,7 +63,8 @@ Positive = Annotated[Number, Field(gt=0, le=_MAX_BYTES)]
 Rate = Annotated[Number, Field(gt=0, le=1e12)]
 Seconds = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
 PositiveSeconds = Annotated[Number, Field(gt=0, le=_MAX_TIME_S)]
-Samples = Annotated[Whole, Field(gt=0, le=_MAX_SAMPLES)]
+Samples = Annotated[int, Strict(), Field(gt=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
+Count = Annotated[int, Strict(), Field(ge=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
 Gbit = Annotated[Number, Field(gt=0, le=1e9)]
 Micros = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
 Steps = Annotated[tuple[tuple[Samples, PositiveSeconds], ...], Field(min_length=1, max_length=MAX_TRACE_ROWS)]
@@ -132,7 +132,7 @@ class WorkerEntry(_Part):
     """Unique. With `count` the members are NAME-0, NAME-1, ..."""
     gpu: Text | None = None
     """A GPU of the catalogue: brings speed, memory, price and power unless stated here."""
-    count: Annotated[Whole, Field(gt=0)] | None = None
+    count: Samples | None = None
     """How many such workers."""
     node: Name | None = None
     """The machine it sits in; workers of one node share its link (topology `nodes`)."""
@@ -230,7 +230,7 @@ class TrainingEntry(_Part):
     """Weight decay."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
     """The optimizer of every replica."""
-    warmup_updates: Annotated[Whole, Field(ge=0, le=_MAX_SAMPLES)] = 0
+    warmup_updates: Count = 0
     """Updates over which the learning rate rises to its value."""
     clip_norm: Annotated[Number, Field(gt=0, le=1e12)] | None = None
     """Clip the aggregated gradient to this norm."""
@@ -238,7 +238,7 @@ class TrainingEntry(_Part):
     """The loss to reach; where not stated the predictor chooses one and says so."""
     max_samples: Samples = 500_000
     """Give up after so many samples."""
-    seeds: Annotated[Whole, Field(gt=0, le=1000)] = 5
+    seeds: Annotated[int, Strict(), Field(gt=0, le=1000), BeforeValidator(_whole)] = 5
     """Repetitions behind every interval."""
 
 
@@ -262,7 +262,7 @@ class Event(_Part):
 class Profile(_Part):
     """A cluster and what it trains, as its file says it."""
 
-    schema_version: Annotated[Whole, Field(ge=1, le=SCHEMA_VERSION)]
+    schema_version: Annotated[int, Strict(), Field(ge=1, le=SCHEMA_VERSION)]
     """Version of this file format."""
     name: Annotated[Text, Field(pattern=r"^\w[\w. -]*$", max_length=100)]
     """Names the cluster in tables and files."""

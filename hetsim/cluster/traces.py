@@ -42,19 +42,14 @@ def _pair(samples: int, seconds: float, at: Node) -> Node:
 
 def read_trace(path: Path) -> list[tuple[int, float]]:
     """(samples, seconds) of every step. Raises ProfileError with the line of each bad row."""
-    rows = read_table(path, ("samples", "seconds"))
+    from hetsim.cluster.loader import read_text
+
+    rows = parse_table(read_text(path), str(path), ("samples", "seconds"), MAX_TRACE_ROWS)
     return [(int(row["samples"]), float(row["seconds"])) for row in rows]
 
 
-def read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The rows of a CSV file, `samples` as int and `seconds` as float, both positive. Raises ProfileError."""
-    from hetsim.cluster.loader import read_text
-
-    return parse_table(read_text(path), str(path), columns)
-
-
-def parse_table(text: str, file: str, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The same from text."""
+def parse_table(text: str, file: str, columns: tuple[str, ...], max_rows: int) -> list[dict[str, Any]]:
+    """The rows of CSV text, `samples` as int and `seconds` as float, both positive. Raises ProfileError."""
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
     wanted = ",".join(columns)
     problems: list[Problem] = []
@@ -79,8 +74,8 @@ def parse_table(text: str, file: str, columns: tuple[str, ...]) -> list[dict[str
         raise ProfileError(file, [Problem("", f"is not CSV: {error}", "", reader.line_num, 1)]) from None
     if not rows and not problems:
         problems.append(Problem("", f"has no rows; it needs the columns {wanted}"))
-    if len(rows) > MAX_TRACE_ROWS:
-        problems.append(Problem("", f"has more than {MAX_TRACE_ROWS:,} rows"))
+    if len(rows) > max_rows:
+        problems.append(Problem("", f"has more than {max_rows:,} rows"))
     if problems:
         raise ProfileError(file, problems[:20])
     return rows

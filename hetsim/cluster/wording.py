@@ -64,12 +64,8 @@ def newer_version(version: int) -> tuple[str, str]:
 
 def findings(errors: Sequence[Any], tree: Any) -> list[Finding]:
     """pydantic's errors about `tree` in plain words."""
-    found = []
-    for error in errors:
-        finding = _finding(error, tree)
-        if finding is not None and finding not in found:
-            found.append(finding)
-    return found
+    found = (_finding(error, tree) for error in errors)
+    return list(dict.fromkeys(finding for finding in found if finding is not None))
 
 
 def _child(node: Node, part: Key) -> Node | None:
@@ -84,9 +80,8 @@ def _path(loc: Sequence[Key], tree: Any, keep_last: bool) -> tuple[Path, Any]:
     """The path of an error without the names of union branches that pydantic puts in between, and the value there."""
     path: list[Key] = []
     for index, part in enumerate(loc):
-        if isinstance(tree, dict) and part in tree:
-            tree = tree[part]
-        elif isinstance(tree, list) and isinstance(part, int) and part < len(tree):
+        inside_list = isinstance(tree, list) and isinstance(part, int) and part < len(tree)
+        if inside_list or (isinstance(tree, dict) and part in tree):
             tree = tree[part]
         elif not (keep_last and index == len(loc) - 1):
             continue
