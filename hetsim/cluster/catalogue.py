@@ -1,10 +1,10 @@
 """What is known of GPUs and workloads: memory, power, list price, measured step times. Every number names its source.
 
-The numbers are in `data/`: gpus.csv, step_times.csv (measured tables), lines.csv (a floor and a line fitted to each table, or a
-single published rate), workloads.json (sizes) and sources.json (who measured, under which conditions).
+The numbers are in `data/`: gpus.csv, step_times.csv (measured tables), lines.csv (a floor and a line fitted to each
+table, or a single published rate), workloads.json (sizes) and sources.json (who measured, under which conditions).
 
-Speeds of one workload may come from different studies, with different software and hosts around the GPU; ratios between GPUs are
-safest within one study, which `study` names.
+Speeds of one workload may come from different studies, with different software and hosts around the GPU; ratios between
+GPUs are safest within one study, which `study` names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from hetsim.errors import UsageError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU as its maker describes it. `memory_bytes` counts a marketed GB as 1e9 bytes: what exceeds that is for the driver."""
+    """One GPU as its maker describes it. `memory_bytes` counts a marketed GB as 1e9 bytes: what exceeds that is for the
+    driver."""
 
     name: str
     memory_bytes: float

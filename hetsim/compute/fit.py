@@ -32,8 +32,8 @@ class LineFit:
 def fit_line(points: Iterable[Point]) -> LineFit:
     """Least squares on relative residuals over every split of the points into a plateau and a line.
 
-    A floor needs two points at least: with one it would just copy the smallest batch, noise and all [our choice]. Points may
-    repeat a batch size (several measured steps). Overhead is never negative.
+    A floor needs two points at least: with one it would just copy the smallest batch, noise and all [our choice].
+    Points may repeat a batch size (several measured steps). Overhead is never negative.
     Raises UsageError for points that are not positive and finite, or that show no time per sample.
     """
     measured = sorted((float(samples), float(seconds)) for samples, seconds in points)
