@@ -1,0 +1,252 @@
+"""Training in virtual time: true gradients of a real model on real data, the Schedule's clock.
+
+What a cluster one does not own would have done, from a laptop or one GPU. The log is executed, never the program, so nothing here knows
+any algorithm. Loss is measured outside the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abs_sgd.gradients import Buffers, FlatModel, average_buffers
+from abs_sgd.replay.plan import Mix, Pass, Plan, Point, Range, Step, make_plan
+from abs_sgd.update import State, Updater, UpdateRule
+from abs_sgd.workloads.order import words
+from abs_sgd.workloads.task import Ints, Task
+from hetsim.convergence.predictor import Curve
+from hetsim.errors import UsageError
+from hetsim.schedule import PointRule, Schedule
+
+DIVERGED_FACTOR = 2.0  # times the initial loss ... [our choice]
+DIVERGED_EVALUATIONS = 3  # ... this often in a row [our choice]: a spike alone is not divergence
+SEED_BITS = 2**63 - 1  # torch.manual_seed takes 64 bits signed
+PURPOSE_DROPOUT = 1
+
+Observer = Callable[[int, State], None]
+
+
+@dataclass
+class _Sum:
+    """A gradient sum and the number of samples in it (None: none yet)."""
+
+    gradient_P: Tensor | None = None
+    samples: int = 0
+
+
+@dataclass
+class _Trace:
+    """The curve while it grows; `step` is the distance between evaluations in samples."""
+
+    step: int
+    stop_at: float
+    until_s: float
+    updates: list[int] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    time_s: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    diverged: bool = False
+    due: int = 0
+
+    def add(self, state: State, time_s: float, loss: float) -> None:
+        self.updates.append(state.progress.updates)
+        self.samples.append(state.progress.samples)
+        self.time_s.append(time_s)
+        self.loss.append(loss)
+        self.due = (state.progress.samples // self.step + 1) * self.step
+        limit = DIVERGED_FACTOR * self.loss[0]
+        recent = self.loss[1:][-DIVERGED_EVALUATIONS:]
+        grown = len(recent) == DIVERGED_EVALUATIONS and min(recent) > limit > 0.0
+        self.diverged = not math.isfinite(loss) or grown
+
+    @property
+    def done(self) -> bool:
+        return self.diverged or self.loss[-1] <= self.stop_at or self.time_s[-1] >= self.until_s
+
+    def curve(self, assumptions: tuple[str, ...]) -> Curve:
+        return Curve(
+            updates=np.array(self.updates, np.int64),
+            samples=np.array(self.samples, np.int64),
+            time_s=np.array(self.time_s),
+            loss=np.array(self.loss),
+            diverged=self.diverged,
+            assumptions=assumptions,
+        )
+
+
+def numbers_of(ranges: Iterable[Range], thinning: int) -> Ints:
+    """Running sample numbers of ranges. With thinning r, one sample of the task stands for r of the Schedule: each multiple of r."""
+    parts = [np.arange(-(-first // thinning), -(-(first + count) // thinning)) for first, count in ranges]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class InProcess:
+    """One Schedule and one task, ready to be trained with any update rule.
+
+    `fused`: passes of sample-separable models are joined where `abs_sgd.replay.plan` allows it; ignored for other models, which run
+    pass by pass with their buffers per replica. `thinning` = r: one training sample stands for r of the Schedule's, so that a small
+    data set is trained at the same distance from its critical batch as the profile's.
+    """
+
+    def __init__(
+        self, schedule: Schedule, task: Task, *, seed: int = 0, fused: bool = True, thinning: int = 1
+    ) -> None:
+        if thinning < 1:
+            raise UsageError("thinning must be at least 1")
+        self.schedule = schedule
+        self.task = task
+        self.seed = seed
+        self.thinning = thinning
+        self.plan: Plan = make_plan(schedule, fused=fused and task.separable)
+        self._blends = any(isinstance(a, Point) and a.rule == PointRule.BLEND for a in self.plan.actions)
+
+    def train(
+        self,
+        rule: UpdateRule,
+        *,
+        stop_at: float = -math.inf,
+        until_s: float = math.inf,
+        evaluate_every_samples: int | None = None,
+        observe: Observer | None = None,
+        assumptions: tuple[str, ...] = (),
+    ) -> Curve:
+        """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples (0: never but at the start).
+
+        Ends with the log, at a loss of `stop_at`, past `until_s`, or when diverged. `observe(id, state)` sees every state once.
+        """
+        run = _Run(self, Updater(rule, keep_mean_gradient=self._blends), observe)
+        every = self.task.evaluate_every_samples * self.thinning
+        every = every if evaluate_every_samples is None else evaluate_every_samples
+        trace = _Trace(every or 2**62, stop_at, until_s)
+        trace.add(run.states[0], 0.0, run.loss(run.states[0]))
+        for at, action in enumerate(self.plan.actions):
+            if trace.done:
+                break
+            run.execute(action)
+            if isinstance(action, (Step, Mix)) and not (isinstance(action, Step) and not action.shared):
+                state = run.states[action.state]
+                if state.progress.samples >= trace.due:
+                    trace.add(state, action.time_s, run.loss(state))
+            run.drop(self.plan.drop_states[at], self.plan.drop_slots[at])
+        return trace.curve(assumptions)
+
+
+class _Run:
+    """The states and accumulators of one training run."""
+
+    def __init__(self, owner: InProcess, updater: Updater, observe: Observer | None) -> None:
+        task = owner.task
+        self.task, self.seed, self.thinning = task, owner.seed, owner.thinning
+        self.updater = updater
+        self.observe = observe
+        self.model = FlatModel(task.make_model(owner.seed))
+        self.model.model.train()
+        self.states = {0: State(parameters_P=self.model.parameters_P.clone())}
+        self.sums: dict[int, _Sum] = {}
+        self.buffers: dict[int, Buffers] = {}  # per worker; empty for models without
+        self.seen: dict[int, int] = {}  # samples per worker, weights of the buffers' average
+        self.start_buffers = self.model.save_buffers() if self.model.has_buffers else []
+
+    def execute(self, action: Pass | Step | Mix | Point) -> None:
+        match action:
+            case Pass():
+                self._pass(action)
+                return
+            case Step():
+                made = self._step(action)
+            case Mix():
+                made = self._mix(action)
+            case Point():
+                made = self._point(action)
+        self.states[action.state] = made
+        if self.observe is not None:
+            self.observe(action.state, made)
+
+    def drop(self, states: tuple[int, ...], slots: tuple[int, ...]) -> None:
+        for state in states:
+            self.states.pop(state, None)
+        for slot in slots:
+            self.sums.pop(slot, None)
+
+    def loss(self, state: State) -> float:
+        """Held-out loss at a state, BatchNorm's statistics averaged over the replicas by samples seen."""
+        self.model.load(state.parameters_P)
+        if self.buffers:
+            ranks = sorted(self.buffers)
+            self.model.load_buffers(
+                average_buffers([self.buffers[w] for w in ranks], [self.seen[w] for w in ranks])
+            )
+        return self.task.evaluate(self.model.model)
+
+    def _pass(self, action: Pass) -> None:
+        numbers = numbers_of(action.ranges, self.thinning)
+        held = self.sums.setdefault(action.slot, _Sum())
+        if not len(numbers):
+            return
+        self.model.load(self.states[action.state].parameters_P)
+        batch = self.task.batch(numbers, self.seed)
+        if self.task.separable:
+            gradient_P = self.model.gradient_sum(lambda model: self.task.loss_sum(model, batch))
+        else:
+            gradient_P = self._own_pass(action.worker, numbers, lambda model: self.task.loss_sum(model, batch))
+        held.gradient_P = gradient_P if held.gradient_P is None else held.gradient_P.add_(gradient_P)
+        held.samples += len(numbers)
+
+    def _own_pass(self, worker: int, numbers: Ints, loss_sum: Callable[[torch.nn.Module], Tensor]) -> Tensor:
+        """A pass with the worker's own buffers; dropout is keyed by (seed, first sample)."""
+        if self.start_buffers:
+            self.model.load_buffers(self.buffers.get(worker, self.start_buffers))
+        devices = [] if self.task.device == "cpu" else [self.task.device]
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, int(numbers[0]))) & SEED_BITS)
+            gradient_P = self.model.gradient_sum(loss_sum)
+        if self.start_buffers:
+            self.buffers[worker] = self.model.save_buffers()
+            self.seen[worker] = self.seen.get(worker, 0) + len(numbers)
+        return gradient_P
+
+    def _step(self, action: Step) -> State:
+        parent = self.states[action.parent]
+        if action.samples == 0 or action.divisor == 0:
+            return parent  # a synchronization without samples makes no step
+        total_P: Tensor | None = None
+        counted = 0
+        for slot, weight in action.parts:  # in rank order
+            held = self.sums[slot]
+            counted += held.samples
+            if held.gradient_P is None:
+                continue
+            part_P = held.gradient_P if weight == 1.0 else weight * held.gradient_P
+            total_P = part_P if total_P is None else total_P + part_P
+        divisor = float(action.divisor) if self.thinning == 1 else action.divisor * counted / action.samples
+        if total_P is None:
+            total_P, divisor = torch.zeros_like(parent.parameters_P), 1.0
+        return self.updater.step(parent, total_P, divisor=divisor, samples=action.samples, scale=action.scale)
+
+    def _mix(self, action: Mix) -> State:
+        return self.updater.average(
+            self.states[action.parent],
+            [(weight, self.states[state]) for state, weight in action.parts],
+            anchor=self.states[action.anchor] if action.anchor >= 0 else None,
+            weight=action.weight,
+            reset=action.reset,
+        )
+
+    def _point(self, action: Point) -> State:
+        parent = self.states[action.parent]
+        own = self.sums.get(action.slot, _Sum())
+        match PointRule(action.rule):
+            case PointRule.CURRENT:
+                return parent
+            case PointRule.LOOK_AHEAD:
+                parameters_P = self.updater.look_ahead(parent, action.amount)
+            case PointRule.LOCAL_PREDICTION:
+                parameters_P = self.updater.predict(parent, own.gradient_P, own.samples)
+            case PointRule.BLEND:
+                parameters_P = self.updater.predict(parent, own.gradient_P, own.samples, action.amount)
+        return State(parameters_P=parameters_P, progress=parent.progress)

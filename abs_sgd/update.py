@@ -1,0 +1,217 @@
+"""The one place for the update: what a gradient sum does to parameters, wherever the sum came from.
+
+In-process training, training on torch.distributed and the loop wrapper all call this, so that they cannot disagree. It knows nothing of
+schedules, clocks or communication: states go in, a new state comes out.
+
+    step              x, v  ->  torch.optim's step on  clip(sum / divisor)
+    learning rate     lr · rule(B / B_ref) · warm-up(samples in updates before) · scale
+    look-ahead        x - κ · lr · v
+    local prediction  x after a step on  a · own mean + (1-a) · last applied mean
+    average           (1-w) · own + w · (Σ w_i x_i + (1 - Σ w_i) · anchor)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+ADAM_BETA2 = 0.999  # Kingma & Ba 2015, torch's default
+ADAM_EPS = 1e-8  # the same
+CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRule:
+    """How parameters are updated. For AdamW, `momentum` is beta_1.
+
+    `reference_batch_samples` is the batch `learning_rate` was chosen for; `lr_rule` scales the rate with B over it. During the first
+    `warmup_samples` the rate grows linearly: with W = warm-up over reference batch, the first update has 1/W of it, the W-th all.
+    """
+
+    learning_rate: float
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    lr_rule: Literal["none", "linear", "sqrt"] = "none"
+    reference_batch_samples: int = 1
+    warmup_samples: int = 0
+    clip_norm: float | None = None
+
+    def rate(self, samples_before: int, batch_samples: int) -> float:
+        """Learning rate of an update of `batch_samples`, given the samples in all updates before it."""
+        ratio = batch_samples / self.reference_batch_samples
+        factor = {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[self.lr_rule]
+        if self.warmup_samples > 0:
+            factor *= min(1.0, (samples_before + self.reference_batch_samples) / self.warmup_samples)
+        return self.learning_rate * factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a state stands: updates and samples before it, and what the last update was like.
+
+    `averaged_samples` is the count at the last average (0 before), so that local steps of several replicas add up.
+    """
+
+    updates: int = 0
+    samples: int = 0
+    averaged_samples: int = 0
+    last_batch_samples: int | None = None
+    last_clip: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class State:
+    """Parameters and torch.optim's state for them at one version; never changed in place."""
+
+    parameters_P: Tensor
+    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
+    progress: Progress = Progress()
+    mean_gradient_P: Tensor | None = None  # of the last update, before clipping; None where nobody blends with it
+
+
+class Updater:
+    """Applies one `UpdateRule` through torch.optim. `keep_mean_gradient` is needed by `predict` with own_share < 1 only."""
+
+    def __init__(self, rule: UpdateRule, *, keep_mean_gradient: bool = False) -> None:
+        self.rule = rule
+        self.keep_mean_gradient = keep_mean_gradient
+        self._parameter: torch.nn.Parameter | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def step(
+        self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0
+    ) -> State:
+        """The next version: a step on gradient_sum / divisor, clipped once, counted as an update of `samples`."""
+        before = state.progress
+        mean_P = gradient_sum_P / divisor
+        clip = self._clip_factor(mean_P)
+        used_P = mean_P if clip == 1.0 else mean_P * clip
+        parameters_P, optimizer = self._torch_step(state, used_P, scale * self.rule.rate(before.samples, samples))
+        return State(
+            parameters_P=parameters_P,
+            optimizer=optimizer,
+            progress=replace(
+                before,
+                updates=before.updates + 1,
+                samples=before.samples + samples,
+                last_batch_samples=samples,
+                last_clip=clip,
+            ),
+            mean_gradient_P=mean_P if self.keep_mean_gradient else None,
+        )
+
+    def look_ahead(self, state: State, kappa: float) -> Tensor:
+        """x - κ · lr · v, where momentum alone would carry x. v is SGD's momentum buffer or AdamW's m̂ / (sqrt(v̂) + eps) [our choice]."""
+        held = state.optimizer
+        if self.rule.optimizer == "adamw":
+            if "exp_avg" not in held:
+                return state.parameters_P
+            count = float(held["step"])
+            second_P = held["exp_avg_sq"] / (1.0 - ADAM_BETA2**count)
+            direction_P = held["exp_avg"] / (1.0 - self.rule.momentum**count) / (second_P.sqrt() + ADAM_EPS)
+        elif "momentum_buffer" in held:
+            direction_P = held["momentum_buffer"]
+        else:
+            return state.parameters_P
+        return state.parameters_P - kappa * self._next_rate(state) * direction_P
+
+    def predict(self, state: State, own_sum_P: Tensor | None, own_samples: float, own_share: float = 1.0) -> Tensor:
+        """Parameters after the step that a worker's own gradient predicts; `state` is untouched.
+
+        The gradient is own_share · own mean + (1 - own_share) · last applied mean, not clipped but scaled by the last applied clip
+        factor; the rate is that of the next update with the last B. No samples: own mean 0. No update yet: the own mean alone.
+        """
+        gradient_P = torch.zeros_like(state.parameters_P)
+        if own_sum_P is not None and own_samples > 0:
+            gradient_P = own_sum_P / own_samples
+        if own_share < 1.0 and state.mean_gradient_P is not None:
+            gradient_P = own_share * gradient_P + (1.0 - own_share) * state.mean_gradient_P
+        if state.progress.last_clip != 1.0:
+            gradient_P = gradient_P * state.progress.last_clip
+        return self._torch_step(state, gradient_P, self._next_rate(state))[0]
+
+    def average(
+        self,
+        own: State,
+        parts: Sequence[tuple[float, State]],
+        *,
+        anchor: State | None = None,
+        weight: float = 1.0,
+        reset: bool = False,
+    ) -> State:
+        """(1-weight) · own + weight · (Σ w_i x_i + (1 - Σ w_i) · anchor); without an anchor the w_i are normalised to sum to 1.
+
+        With w_i = (Σ_j p_j H_j) p_i / H_i and the anchor the last average this is FedNova (Wang et al. 2020) for plain local SGD.
+        The optimizer state is the own one, or empty if `reset`.
+        """
+        total = sum(w for w, _ in parts)
+        norm = total if anchor is None else 1.0
+        mixed_P = torch.zeros_like(own.parameters_P)
+        for share, part in parts:
+            mixed_P.add_(part.parameters_P, alpha=share / norm)
+        if anchor is not None:
+            mixed_P.add_(anchor.parameters_P, alpha=1.0 - total)
+        parameters_P = mixed_P if weight == 1.0 else (1.0 - weight) * own.parameters_P + weight * mixed_P
+        samples = own.progress.averaged_samples + sum(
+            p.progress.samples - p.progress.averaged_samples for _, p in parts
+        )
+        progress = replace(
+            own.progress,
+            updates=max([own.progress.updates, *(p.progress.updates for _, p in parts)]),
+            samples=samples,
+            averaged_samples=samples,
+        )
+        kept = {} if reset else own.optimizer
+        return State(
+            parameters_P=parameters_P, optimizer=kept, progress=progress, mean_gradient_P=own.mean_gradient_P
+        )
+
+    def _next_rate(self, state: State) -> float:
+        batch = state.progress.last_batch_samples or self.rule.reference_batch_samples
+        return self.rule.rate(state.progress.samples, batch)
+
+    def _clip_factor(self, mean_P: Tensor) -> float:
+        if self.rule.clip_norm is None:
+            return 1.0
+        return min(1.0, self.rule.clip_norm / (float(mean_P.norm()) + CLIP_EPS))
+
+    def _torch_step(self, state: State, gradient_P: Tensor, rate: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """One torch.optim step from `state`, whose optimizer state is put in before and taken out after."""
+        if self._parameter is None or self._optimizer is None:
+            self._parameter = torch.nn.Parameter(torch.empty_like(state.parameters_P))
+            self._optimizer = self._make(self._parameter)
+        parameter, optimizer = self._parameter, self._optimizer
+        parameter.data = state.parameters_P.clone()
+        parameter.grad = gradient_P
+        optimizer.state[parameter] = {name: value.clone() for name, value in state.optimizer.items()}
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        held = optimizer.state.pop(parameter)
+        return parameter.data, {k: v for k, v in held.items() if isinstance(v, Tensor)}
+
+    def _make(self, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+        rule = self.rule
+        if rule.optimizer == "adamw":
+            return torch.optim.AdamW(
+                [parameter],
+                lr=rule.learning_rate,
+                betas=(rule.momentum, ADAM_BETA2),
+                eps=ADAM_EPS,
+                weight_decay=rule.weight_decay,
+                foreach=False,
+            )
+        return torch.optim.SGD(
+            [parameter],
+            lr=rule.learning_rate,
+            momentum=rule.momentum,
+            nesterov=rule.nesterov and rule.momentum > 0.0,  # torch refuses Nesterov without momentum
+            weight_decay=rule.weight_decay,
+            foreach=False,
+        )
