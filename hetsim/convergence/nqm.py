@@ -1,0 +1,106 @@
+"""The noisy quadratic model as a predictor: E loss after every update of a Schedule, for a grid of settings at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.cluster.spec import Cluster
+from hetsim.convergence.constants import WorkloadConstants, constants_of
+from hetsim.convergence.plan import plan_of
+from hetsim.convergence.predictor import Curve, Setting, Target
+from hetsim.convergence.sequence import Losses, run_sequence
+from hetsim.schedule.table import Schedule
+
+
+class NoisyQuadratic:
+    """SGD on independent directions with gradient noise (Zhang et al. 2019), at the batches, weights, delays and points of the Schedule.
+
+    Exact second moments, so there is no sampling noise; `seed` changes nothing (seeds enter through the Schedule's jitter).
+    """
+
+    name = "nqm"
+
+    def target(self, cluster: Cluster) -> Target:
+        """training.target_loss where given, else the loss that stands for the workload's metric (`constants`)."""
+        return constants_of(cluster.workload).target(cluster)
+
+    def curves(
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        settings: Sequence[Setting],
+        *,
+        seed: int = 0,
+        target: float | None = None,
+        slack: float | None = None,
+    ) -> list[Curve]:
+        """One curve per setting.
+
+        With `target` (on the scale of `Curve.loss`) a setting ends where it reaches it; with `slack` as well, all end at `slack` times the
+        updates the fastest took, which is what tuning needs.
+        """
+        known = constants_of(cluster.workload)
+        training = cluster.training
+        quadratic = known.nqm.quadratic()
+        raw_target = None if target is None else known.ratio(target) * quadratic.initial_loss
+        rates = np.array([s.learning_rate for s in settings], np.float64)
+        momenta = np.array([s.momentum for s in settings], np.float64)
+        losses = run_sequence(
+            plan_of(schedule, training),
+            quadratic,
+            rates,
+            momenta,
+            weight_decay=training.weight_decay,
+            nesterov=training.nesterov,
+            target=raw_target,
+            slack=slack,
+        )
+        updates = schedule.updates
+        samples = np.concatenate(([0], np.cumsum(updates.samples)))
+        time_s = np.concatenate(([0.0], updates.time_s))
+        return as_curves(losses, samples, time_s, known, quadratic.initial_loss, assumptions(known, cluster))
+
+
+def as_curves(
+    losses: Losses,
+    samples: NDArray[np.int64],
+    time_s: NDArray[np.float64],
+    known: WorkloadConstants,
+    initial: float,
+    sentences: tuple[str, ...],
+) -> list[Curve]:
+    """Curves on the workload's loss scale, each as long as its setting was run."""
+    numbers = np.arange(len(samples), dtype=np.int64)
+    out = []
+    for s, length in enumerate(losses.length.tolist()):
+        ratio = losses.loss[:length, s] / initial
+        out.append(
+            Curve(
+                updates=numbers[:length],
+                samples=samples[:length],
+                time_s=time_s[:length],
+                loss=known.floor_loss + (known.initial_loss - known.floor_loss) * ratio,
+                diverged=bool(losses.diverged[s]),
+                assumptions=sentences,
+            )
+        )
+    return out
+
+
+def assumptions(known: WorkloadConstants, cluster: Cluster) -> tuple[str, ...]:
+    """What a reader must know before believing the curve."""
+    nqm = known.nqm
+    sentences = [
+        f"Noisy quadratic model: {nqm.directions} independent directions, curvature falling as j^-{nqm.exponent:g}, additive gradient noise.",
+        f"Its constants: {nqm.source}",
+        "Expected loss over the gradient noise; seeds enter only through the schedule (jitter).",
+        f"The model's loss is mapped to {known.initial_loss:.3g} at the start and {known.floor_loss:.3g} at the optimum.",
+    ]
+    if cluster.training.optimizer != "sgd":
+        sentences.append(f"The optimizer {cluster.training.optimizer} is treated as SGD with momentum.")
+    if cluster.training.clip_norm is not None:
+        sentences.append("Gradient clipping is ignored.")
+    return tuple(sentences)

@@ -1,0 +1,215 @@
+"""The moment recursion of one parameter sequence, for every setting and direction at once.
+
+PyTorch's SGD: v' = βv + g + wd·x, x' = x - lr·v' (Nesterov: x' = x - lr·(g + wd·x + βv')). The state is x_k, v_k and the older points that some
+later update still reads, each one row of `Moments`, so a delay of τ costs τ + 2 rows and asynchronous methods cost one row per worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.convergence.moments import Moments, Term
+from hetsim.convergence.plan import Made, Plan
+from hetsim.convergence.quadratic import Quadratic
+from hetsim.schedule.kinds import PointRule
+
+Floats = NDArray[np.float64]
+CHECK_EVERY = 64  # updates between looks for settings that are done; a look costs about one update
+HOPELESS = 1e6  # times the initial loss: no return from there, and far from overflow
+COLUMN_BYTES = 128e6  # moments held at once; settings are run in parts where they need more
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """`loss` (K+1, S), NaN after `length[s]` entries: a setting that reached the target or diverged is not run to the end."""
+
+    loss: Floats
+    length: NDArray[np.int64]
+    diverged: NDArray[np.bool_]
+
+
+class Watch:
+    """Losses of the settings still running, and which columns of the moments are theirs."""
+
+    def __init__(self, points: int, settings: int, initial: float, target: float | None, slack: float | None) -> None:
+        self.loss = np.full((points, settings), np.nan)
+        self.loss[0] = initial
+        self.length = np.full(settings, points, np.int64)
+        self.diverged = np.zeros(settings, bool)
+        self.alive = np.arange(settings)
+        self.initial, self.target, self.slack = initial, target, slack
+        self.stop_at = points
+
+    def look(self, point: int, since: int) -> NDArray[np.bool_] | None:
+        """After `point`: settle the settings that are done; a mask of those that go on, or None where all do."""
+        seen = self.loss[since : point + 1, self.alive]
+        with np.errstate(invalid="ignore"):
+            bad = ~(seen[-1] <= HOPELESS * self.initial)
+            met = np.zeros_like(bad) if self.target is None else np.any(seen <= self.target, axis=0) & ~bad
+        if self.slack is not None and met.any():
+            self.stop_at = min(self.stop_at, int(point * self.slack) + 1)
+        done = bad | met
+        if not done.any():
+            return None
+        self.diverged[self.alive[bad]] = True
+        self.length[self.alive[done]] = point + 1
+        self.alive = self.alive[~done]
+        return ~done
+
+    def result(self) -> Losses:
+        """Close the books: a setting that ends above its start has diverged too."""
+        last = self.loss[self.length - 1, np.arange(len(self.length))]
+        return Losses(self.loss, self.length, self.diverged | ~(last <= self.initial * (1 + 1e-9)))
+
+
+def run_sequence(
+    plan: Plan,
+    quadratic: Quadratic,
+    learning_rate: Floats,
+    momentum: Floats,
+    *,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    target: float | None = None,
+    slack: float | None = None,
+) -> Losses:
+    """E loss after 0..K updates for every setting, arrays of shape (S,).
+
+    With `target` a setting ends once it is reached; with `slack` as well, all end at `slack` times the updates the first one took.
+    """
+    per_setting = 8.0 * plan.rows**2 * len(quadratic)
+    part = max(1, int(COLUMN_BYTES // per_setting))
+    parts: list[Losses] = []
+    for at in range(0, len(learning_rate), part):
+        chosen = slice(at, at + part)
+        runner = _Run(plan, quadratic, learning_rate[chosen], momentum[chosen], weight_decay, nesterov, target, slack)
+        parts.append(runner.run())
+    return Losses(
+        np.concatenate([p.loss for p in parts], axis=1),
+        np.concatenate([p.length for p in parts]),
+        np.concatenate([p.diverged for p in parts]),
+    )
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        quadratic: Quadratic,
+        learning_rate: Floats,
+        momentum: Floats,
+        weight_decay: float,
+        nesterov: bool,
+        target: float | None,
+        slack: float | None,
+    ) -> None:
+        self.plan, self.quadratic, self.decay, self.nesterov = plan, quadratic, weight_decay, nesterov
+        settings, nodes = len(learning_rate), len(quadratic)
+        self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
+        self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
+        self.moments = Moments(plan.rows, settings * nodes)
+        self.moments.start(plan.x[0], np.tile(quadratic.start, settings))
+        self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, target, slack)
+        self.gain = 1.0 + self.beta if nesterov else np.ones_like(self.beta)  # of the gradient in the step
+        self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
+
+    def run(self) -> Losses:
+        plan, watch, weight = self.plan, self.watch, self.quadratic.weight
+        uses_gradient = plan.gradient is not None
+        shares_change = bool(plan.share_change.any())
+        since = 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            for k in range(len(plan)):
+                noise = plan.noise[k] * self.c
+                if shares_change:
+                    noise = noise + plan.share_change[k] * self._deviation_noise(k)
+                made = plan.made.get(k, ())
+                for point in made:
+                    if point.rule == PointRule.LOOK_AHEAD:
+                        self._look_ahead(k, point)
+                if uses_gradient:
+                    self._step_through_gradient(k, noise, made)
+                else:
+                    self._step(k, noise)
+                x = plan.x[k + 1]
+                watch.loss[k + 1, watch.alive] = self.moments.C[x, x].reshape(-1, len(weight)) @ weight
+                if (k + 1) % CHECK_EVERY == 0 or k + 1 == len(plan):
+                    going_on = watch.look(k + 1, since)
+                    since = k + 2
+                    if going_on is not None:
+                        self._keep(np.repeat(going_on, len(weight)))
+                    if not len(watch.alive) or k + 1 >= watch.stop_at:
+                        watch.length[watch.alive] = k + 2
+                        break
+        return watch.result()
+
+    def _keep(self, columns: NDArray[np.bool_]) -> None:
+        for name in ("lr", "beta", "h", "c", "gain", "deviation"):
+            setattr(self, name, getattr(self, name)[columns])
+        self.moments.keep(columns)
+
+    def _points(self, k: int) -> list[Term]:
+        """h Σ w p, the mean gradient of update k."""
+        return [(row, self.h * weight if weight != 1.0 else self.h) for row, weight in self.plan.reads[k]]
+
+    def _step(self, k: int, noise: Floats) -> None:
+        plan, moments = self.plan, self.moments
+        terms: list[Term] = [(plan.velocity, self.beta), *self._points(k)]
+        if self.decay:
+            terms.append((plan.x[k], self.decay))
+        moments.combine(plan.velocity, terms, noise)
+        moments.combine(plan.x[k + 1], [(plan.x[k], None), (plan.velocity, -plan.rate[k] * self.lr)])
+
+    def _step_through_gradient(self, k: int, noise: Floats, made: tuple[Made, ...] | list[Made]) -> None:
+        """The same with ḡ_k as a variable of its own, for Nesterov's step and for points predicted from it."""
+        plan, moments = self.plan, self.moments
+        assert plan.gradient is not None
+        if plan.last_gradient is not None:
+            moments.combine(plan.last_gradient, [(plan.gradient, None)])
+        moments.combine(plan.gradient, self._points(k), noise)
+        for point in made:
+            if point.rule == PointRule.BLEND:
+                self._predict(k, point)
+        terms: list[Term] = [(plan.velocity, self.beta), (plan.gradient, None)]
+        if self.decay:
+            terms.append((plan.x[k], self.decay))
+        moments.combine(plan.velocity, terms)
+        lr = plan.rate[k] * self.lr
+        if self.nesterov:
+            kept = 1.0 - lr * self.decay if self.decay else None
+            step = [(plan.x[k], kept), (plan.velocity, -lr * self.beta), (plan.gradient, -lr)]
+            moments.combine(plan.x[k + 1], step)
+        else:
+            moments.combine(plan.x[k + 1], [(plan.x[k], None), (plan.velocity, -lr)])
+
+    def _look_ahead(self, k: int, point: Made) -> None:
+        """x_k - κ·lr·v_k; `last` carries κ."""
+        ahead = -point.last * self.plan.rate_predicted[k] * self.lr
+        self.moments.combine(point.row, [(self.plan.x[k], None), (self.plan.velocity, ahead)])
+
+    def _predict(self, k: int, point: Made) -> None:
+        """The mean predicted point: a step from x_k with ĝ = own·ḡ_k + last·ḡ_{k-1} at the rate the workers assume."""
+        plan = self.plan
+        assert plan.gradient is not None and plan.last_gradient is not None
+        lr = plan.rate_predicted[k] * self.lr
+        terms: list[Term] = [
+            (plan.x[k], 1.0 - lr * self.gain * self.decay),
+            (plan.velocity, -lr * (self.beta**2 if self.nesterov else self.beta)),
+            (plan.gradient, -lr * self.gain * point.own),
+            (plan.last_gradient, -lr * self.gain * point.last),
+        ]
+        self.moments.combine(point.row, terms)
+
+    def _deviation_noise(self, k: int) -> Floats:
+        """h²·u: the variance on update k's gradient per unit of Σ (w' - w)²/b.
+
+        A worker's own point deviates from the mean point by d' = -γa(h d + ε), γ = lr (Nesterov: lr(1+β)); u = b·E d² obeys
+        u' = (γa)²(h² u + c), which grows without bound where γa·h ≥ 1 although equal shares never see it. Leading order: deviations count
+        as independent of each other and of the past."""
+        noise: Floats = self.h**2 * self.deviation
+        step = (self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain) ** 2
+        self.deviation = step * (self.h**2 * self.deviation + self.c)
+        return noise
