@@ -1,0 +1,43 @@
+"""The algorithms, one file each, named as in their papers.
+
+    s-sgd                    synchronous, equal batches (PyTorch DDP)
+    lb-bsp                   synchronous, batches balanced to measured speeds
+    one-step-delay           next batch while the last one's gradients travel
+    one-step-delay-balanced  the same with balanced batches: ABS-SGD without its open batch
+    local-sgd                H steps alone, then average
+    asgd                     parameter server, every gradient at once
+    ssp                      parameter server, bounded skew
+    abs-sgd                  delayed synchronous, open batch
+
+To add one, write one file in this folder with a class like this and import it below; docs/add-an-algorithm.md walks through it:
+
+    class Mine(Algorithm, name="mine"):
+        \"\"\"One line that says what it is.\"\"\"
+
+        source = "where it is described"
+
+        def worker(self, w):
+            while True:
+                yield w.compute(w.batch)
+                sync = yield w.all_reduce()
+                reduced = yield w.wait(sync)
+                yield w.apply(sync)
+                if reduced.stop:
+                    return
+"""
+
+from __future__ import annotations
+
+from hetsim.algorithms import (  # noqa: F401  (importing registers; the order is the order of every list)
+    s_sgd,
+    lb_bsp,
+    one_step_delay,
+    one_step_delay_balanced,
+    local_sgd,
+    asgd,
+    ssp,
+    abs_sgd,
+)  # isort: skip
+from hetsim.algorithms.base import Algorithm, Options, get, make, option_problems, registry
+
+__all__ = ["Algorithm", "Options", "get", "make", "option_problems", "registry"]

@@ -1,0 +1,212 @@
+"""Joining, starting and completing collectives.
+
+A collective really starts when its last member has joined. A streamed one (DDP's overlap with the backward pass) leaves in buckets: bucket j is
+ready on worker i at `e_i - f·t_i·(1 - share of bytes in buckets 1..j)`, starts when it is ready everywhere and bucket j-1 is through, so
+it ends at max_j [max_i ready_ij + Σ_{l≥j} C_l]. With constant speeds and links that is evaluated in closed form when the last member joins;
+otherwise `hetsim.runtime.computing` reports each bucket as it becomes ready and the buckets travel as transfers of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simpy.events import URGENT
+
+from hetsim import commands as cmd
+from hetsim.errors import ProgramError
+from hetsim.network import SharedLinks, bucket_bytes
+from hetsim.runtime.state import Alarm, Rank, Transfer
+from hetsim.schedule.kinds import Kind, Payload
+
+if TYPE_CHECKING:
+    from hetsim.runtime.driver import Simulation
+
+
+class Counter:
+    """A counter shared by the workers of one synchronization; what others added is seen one link latency later."""
+
+    __slots__ = ("added",)
+
+    def __init__(self) -> None:
+        self.added: list[tuple[float, int, int]] = []
+
+
+class Collectives:
+    """The collectives of one run, and the links that all transfers share."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.sim = simulation
+        self.links = SharedLinks(simulation.fabric)
+        self.everybody = tuple(range(simulation.n))
+        self.open: dict[Any, Transfer] = {}
+        self.wake = Alarm(simulation.env, self.arrived)
+        self.wake_s = float("inf")
+        self.buckets = bucket_bytes(simulation.gradient_bytes)
+        total = sum(self.buckets)
+        done, self.left_after = 0.0, []  # share of the streamed part still to be computed when bucket j is ready
+        for size in self.buckets:
+            done += size
+            self.left_after.append(1.0 - done / total if total else 0.0)
+        self.left_after[-1] = 0.0
+        self.bucket_seconds: dict[tuple[int, ...], list[float]] = {}
+        self.counters: dict[int, Counter] = {}
+        network = simulation.cluster.network
+        self.counter_latency_s = max((link.latency_s for link in network.links), default=0.0) if simulation.n > 1 else 0.0
+
+    # ---- joining ---------------------------------------------------------------------------------------------------------
+
+    def find(self, rank: Rank, group: tuple[int, ...] | None, index: int) -> Transfer:
+        """The collective that is this worker's `index`-th of the group, new where it is the first to come."""
+        key = index if group is None else (group, index)
+        transfer = self.open.get(key)
+        if transfer is None:
+            members = self.everybody if group is None else group
+            if rank.rank not in members:
+                raise ProgramError(f"{rank.name} starts a collective of a group it is not in: {members}")
+            transfer = self.open[key] = self.sim.new_transfer("all-reduce", members)
+        return transfer
+
+    def all_reduce(self, rank: Rank, command: cmd.AllReduce) -> Transfer:
+        """Join the worker's next collective; the last to join starts it."""
+        sim, group = self.sim, command.group
+        if group is None:
+            index, key = rank.launches, rank.launches
+            rank.launches = index + 1
+        else:
+            index = rank.group_launches.get(group, 0)
+            rank.group_launches[group] = index + 1
+            rank.launches += 1
+            key = (group, index)  # type: ignore[assignment]
+        transfer = self.find(rank, group, index)
+        now = sim.env.now
+        if command.what == "gradients":
+            sim.hand_over(rank, transfer, command.weight)
+        else:
+            transfer.payload = Payload.PARAMETERS
+            sim.log.add(Kind.JOIN, rank.rank, now, now, rank.state, -1, transfer.id, -1, 0, 0, command.weight)
+        if command.gather:
+            transfer.gathered[rank.rank] = command.gather
+        if sim.dispenser.exhausted:
+            transfer.finished += 1
+        if rank.launches >= sim.max_updates:
+            transfer.stop = True
+        transfer.missing -= 1
+        transfer.joined.append(rank.rank)
+        if not transfer.missing:
+            del self.open[key]
+        if command.stream and sim.n > 1:
+            if sim.varying:
+                sim.changes.join_streamed(rank, transfer)
+            else:
+                self.note_ready(rank, transfer, now)
+        if not transfer.missing:
+            self.start(transfer, now)
+        return transfer
+
+    def note_ready(self, rank: Rank, transfer: Transfer, end_s: float) -> None:
+        """When this worker's buckets were ready, merged into the latest of each bucket so far."""
+        streamed = self.sim.cluster.workload.backward_share * rank.last_pass_s
+        mine = [end_s - streamed * left for left in self.left_after]
+        ready = transfer.ready
+        transfer.ready = mine if ready is None else [a if a > b else b for a, b in zip(ready, mine, strict=True)]
+
+    # ---- on the wire -----------------------------------------------------------------------------------------------------
+
+    def start(self, transfer: Transfer, now: float) -> None:
+        """All members have joined."""
+        sim = self.sim
+        if transfer.ready is not None:
+            seconds = self.seconds_of_buckets(transfer.members)
+            ends = transfer.ready[0]
+            for ready, c in zip(transfer.ready, seconds, strict=True):
+                ends = (ready if ready > ends else ends) + c
+            transfer.start_s = transfer.ready[0]
+            sim.env.schedule(Alarm(sim.env, self.streamed, transfer), URGENT, max(ends - now, 0.0))
+            return
+        if transfer.flow >= 0:  # streamed bucket by bucket; the last bucket becomes ready now
+            return
+        transfer.start_s = now
+        self.launch(sim.fabric.all_reduce(transfer.members, sim.gradient_bytes), transfer)
+        sim.changes.in_flight(transfer.members, +1)
+
+    def seconds_of_buckets(self, members: tuple[int, ...]) -> list[float]:
+        """Duration of each bucket alone on the links."""
+        seconds = self.bucket_seconds.get(members)
+        if seconds is None:
+            seconds = [self.sim.fabric.all_reduce_seconds(members, size) for size in self.buckets]
+            self.bucket_seconds[members] = seconds
+        return seconds
+
+    def launch(self, flow: Any, token: Any) -> None:
+        """Put a flow on the links."""
+        self.links.start(self.sim.env.now, flow, token)
+        self.rearm()
+
+    def rearm(self) -> None:
+        """Sleep until the next thing that happens on the links."""
+        at = self.links.next_event_s()
+        now = self.sim.env.now
+        if at == float("inf"):
+            self.wake_s = at
+            return
+        if at != self.wake_s or self.wake.callbacks is None:
+            self.wake_s = at
+            self.wake = Alarm(self.sim.env, self.arrived)
+            self.sim.env.schedule(self.wake, URGENT, max(at - now, 0.0))
+
+    def arrived(self, alarm: Alarm) -> None:
+        """Something happened on the links."""
+        if alarm is not self.wake:
+            return
+        finished = self.links.advance(self.sim.env.now)
+        self.wake_s = float("nan")
+        for token in finished:
+            if isinstance(token, tuple):
+                self.sim.changes.bucket_done(*token)
+            elif token.kind == "all-reduce":
+                self.sim.changes.in_flight(token.members, -1)
+                self.done(token)
+            else:
+                self.sim.server.arrived(token)
+        self.rearm()
+
+    def streamed(self, alarm: Alarm) -> None:
+        """A streamed collective, evaluated in closed form, is through."""
+        self.done(alarm.subject)
+
+    def done(self, transfer: Transfer) -> None:
+        """A collective is complete on every member."""
+        sim = self.sim
+        sim.log.add(
+            Kind.REDUCE,
+            -1,
+            transfer.start_s,
+            sim.env.now,
+            source=transfer.id,
+            samples=transfer.samples,
+            code=transfer.payload,
+        )
+        stop = transfer.stop or transfer.finished == len(transfer.members)
+        sim.complete(transfer, cmd.Reduced(transfer.samples, transfer.gathered, transfer.members, stop))
+
+    # ---- the shared counter ----------------------------------------------------------------------------------------------
+
+    def count(self, rank: Rank, command: cmd.Count) -> int:
+        """Samples so far in the synchronization this worker joins next: its own at once, the others' one latency later."""
+        counter = self.counters.setdefault(rank.launches, Counter())
+        now = self.sim.env.now
+        counter.added.append((now, rank.rank, command.samples))
+        seen_until = now - self.counter_latency_s
+        total = sum(s for at, r, s in counter.added if r == rank.rank or at <= seen_until)
+        self.counters.pop(rank.launches - 3, None)
+        self.sim.log.outcomes[rank.rank].append(total)
+        return total
+
+    def describe(self, transfer: Transfer) -> str:
+        """A transfer in words, for a deadlock's grid."""
+        if transfer.kind != "all-reduce":
+            return f"{transfer.kind} {transfer.id} of {self.sim.ranks[transfer.worker].name}"
+        joined = len(transfer.members) - transfer.missing
+        missing = [self.sim.ranks[r].name for r in transfer.members if r not in transfer.joined]
+        text = f"all-reduce {transfer.id}, joined by {joined} of {len(transfer.members)}"
+        return text + (f", missing: {', '.join(missing)}" if transfer.missing else "")
