@@ -13,7 +13,7 @@ from hetsim.cluster.spec import Workload
 from hetsim.cluster.wording import Finding
 from hetsim.errors import UsageError, nearest
 
-# Copies of a gradient's size a worker keeps: parameters, gradient, momentum, and the buffer being synchronized [our choice].
+# Copies of a gradient's size a worker keeps: parameters, gradient, momentum, the buffer in flight [our choice].
 STATE_COPIES = 4
 MAX_CHANGES = 1_000_000  # events times the workers each concerns: what a cluster's worker tuples can hold
 
@@ -110,12 +110,15 @@ def _check_speeds(profile: Profile) -> Iterator[Finding]:
         except UsageError as error:
             yield Finding((*path, "gpu"), str(error))
             continue
-        if workload and not stated and not _known(gpu, workload):
+        if workload and not stated and not speed_known(gpu, workload):
             message = f"the catalogue has no speed of {gpu} for workload {workload}"
             yield Finding((*path, "gpu"), message, "give samples_per_s or step_times_s")
 
 
-def _known(gpu: str, workload: str) -> bool:
+def speed_known(gpu: str, workload: str) -> bool:
+    """Whether the catalogue says how fast this GPU is on this workload."""
+    if workload not in catalogue.workload_names():
+        return False
     return catalogue.line(gpu, workload) is not None or catalogue.step_times(gpu, workload) is not None
 
 

@@ -1,8 +1,8 @@
 """YAML text as a tree that remembers where everything stands.
 
-Built from ruamel.yaml's events (YAML 1.2, pure Python), not from its constructor: no tag can create an object, a duplicate
-key is a problem with a position, and depth, size and alias expansion are limited while reading, so that a hostile text
-costs no more than a long one.
+Built from ruamel.yaml's events (YAML 1.2, pure Python), not from its constructor: no tag can create an object, a
+duplicate key is a problem with a position, and depth, size and alias expansion are limited while reading, so that a
+hostile text costs no more than a long one.
 """
 
 from __future__ import annotations

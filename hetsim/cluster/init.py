@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from string import ascii_lowercase
 
 from hetsim.cluster import catalogue
+from hetsim.cluster.checks import speed_known
 from hetsim.cluster.profile import MAX_WORKERS, SCHEMA_LINE, SCHEMA_VERSION
 from hetsim.errors import UsageError, nearest
 
@@ -35,17 +36,17 @@ def init_profile(
         raise UsageError(f"--gpus asks for {total:,} workers; at most {MAX_WORKERS:,} can be simulated")
     rows = _rows(wanted, total)
     links = _slow_links([slow] if isinstance(slow, str) else slow, rows)
-    rate = parse_rate(bandwidth, "--bandwidth")
+    rate = parse_rate(bandwidth, "--bandwidth ")
     _check_speeds([gpu for gpu, _ in wanted], workload)
     return _text(name, workload, rows, links, rate, latency_us, total)
 
 
 def parse_rate(text: str, flag: str) -> float:
-    """Gbit/s of "1gbit", "2.5Gbit/s" or "200mbit". Raises UsageError, which names the flag."""
+    """Gbit/s of "1gbit", "2.5Gbit/s" or "200mbit". Raises UsageError, which opens with `flag`."""
     match = _RATE.fullmatch(text.strip())
     value = float(match[1]) * _GBIT[match[2].lower()] if match else 0.0
     if not 0 < value < 1e9:
-        raise UsageError(f"{flag} {text}: cannot read the rate (write 1gbit, 2.5gbit or 200mbit)")
+        raise UsageError(f"{flag}{text.strip()}: cannot read the rate (write 1gbit, 2.5gbit or 200mbit)")
     return value
 
 
@@ -62,20 +63,16 @@ def _parse_gpus(text: str) -> list[tuple[str, int]]:
 
 
 def _check_speeds(gpus: Sequence[str], workload: str) -> None:
+    catalogue.workload(workload)
+
     def unknown(name: str) -> list[str]:
-        return [gpu for gpu in dict.fromkeys(gpus) if not _known(gpu, name)]
+        return [gpu for gpu in dict.fromkeys(gpus) if not speed_known(gpu, name)]
 
     missing = unknown(workload)
     if missing:
         others = [name for name in catalogue.workload_names() if not unknown(name)]
-        hint = (
-            f"all of these GPUs are known for workload {', '.join(others)}" if others else "measure them: hetsim import"
-        )
+        hint = f"it knows these GPUs for {', '.join(others)}" if others else "measure them: hetsim import"
         raise UsageError(f"the catalogue has no speed of {', '.join(missing)} for workload {workload} ({hint})")
-
-
-def _known(gpu: str, workload: str) -> bool:
-    return catalogue.line(gpu, workload) is not None or catalogue.step_times(gpu, workload) is not None
 
 
 def _rows(wanted: Sequence[tuple[str, int]], total: int) -> list[tuple[str, str, int | None]]:
@@ -121,7 +118,7 @@ def _text(
     latency_us: float,
     total: int,
 ) -> str:
-    # 128 samples a GPU up to four GPUs, then 64: stays below critical for the catalogue's CIFAR-10 workload [our choice].
+    # 128 samples a GPU up to four GPUs, then 64: below critical up to 16 on the CIFAR-10 workload [our choice].
     batch = max(1, 128 * total if total <= 4 else 64 * total)
     lines = [
         SCHEMA_LINE,
@@ -130,7 +127,7 @@ def _text(
         f"description: {total} GPU{'s' if total > 1 else ''} ({', '.join(dict.fromkeys(gpu for _, gpu, _ in rows))}).",
         f"workload: {workload}    # hetsim profiles lists others; or inline: {{name, gradient_bytes, dataset_samples}}",
         "",
-        "workers:    # one line a GPU, in rank order; speed, memory, power and price come from the catalogue unless stated:",
+        "workers:    # in rank order; speed, memory, power and price come from the catalogue unless stated:",
         "            # samples_per_s and overhead_s (a pass of m samples takes overhead_s + m / samples_per_s), or",
         "            # step_times_s: {32: 0.04, 64: 0.06} as you measured them (hetsim import reads a CSV of them)",
     ]

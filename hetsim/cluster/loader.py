@@ -28,9 +28,9 @@ def load_profile(
 ) -> Profile:
     """The profile in `source`: a shipped profile's name, a path, or YAML text (a string with a newline in it).
 
-    None is the embedded default. `overrides` are `path.to.key=value`. `name` stands for the file in messages about text.
-    Untrusted (uploads, editors, links, archives): no files, no `package.module:function`, `extends` only shipped profiles,
-    and a string is never taken for a path. Raises ProfileError with all problems.
+    None is the embedded default. `overrides` are `path.to.key=value`. `name` stands for the file in messages about
+    text. Untrusted (uploads, editors, links, archives): no files, no `package.module:function`, `extends` only shipped
+    profiles, and a string is never taken for a path. Raises ProfileError with all problems.
     """
     text, file, folder = _read(source, trusted, name)
     root = _extended(text, file, folder, trusted, (_identity(Path(file)),))
@@ -179,7 +179,7 @@ def _validated(root: Node, file: str, trusted: bool) -> Profile:
 
 
 def _build(plain: Any) -> tuple[Profile | None, list[Finding]]:
-    """The profile, or what is wrong: with single values, and as far as the rest allows with how the parts fit together."""
+    """The profile, or what is wrong: with single values and, as far as the rest allows, with how the parts fit."""
     try:
         profile = Profile.model_validate(plain)
     except ValidationError as error:

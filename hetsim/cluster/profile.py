@@ -51,7 +51,7 @@ def _whole(value: Any) -> Any:
 def _option(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
-    raise ValueError("must be a number, text, true or false")
+    raise ValueError("must be a finite number, text, true or false")
 
 
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -124,8 +124,8 @@ class Stragglers(_Part):
 class WorkerEntry(_Part):
     """One GPU, or `count` equal ones.
 
-    Its speed is, in this order: a recorded trace, measured step times, the line max(floor_s, overhead_s + m / samples_per_s),
-    or what the catalogue knows of its `gpu` for this workload.
+    Its speed is, in this order: a recorded trace, measured step times, the line max(floor_s, overhead_s + m /
+    samples_per_s), or what the catalogue knows of its `gpu` for this workload.
     """
 
     name: Name
@@ -147,7 +147,7 @@ class WorkerEntry(_Part):
     trace: (
         Annotated[Annotated[Text, Tag("file")] | Annotated[Steps, Tag("steps")], Discriminator(_trace_kind)] | None
     ) = None
-    """Recorded steps, replayed: a CSV file (columns samples,seconds) beside the profile, or [samples, seconds] pairs."""
+    """Recorded steps, replayed: a CSV file (samples,seconds) beside the profile, or [samples, seconds] pairs."""
     max_batch_samples: Samples | None = None
     """The most samples one pass can hold; derived from memory where not stated."""
     memory_bytes: Positive | None = None
@@ -190,7 +190,7 @@ class NetworkEntry(_Part):
     """What connects the workers."""
 
     topology: Topology = "switch"
-    """switch: every worker has its own link; nodes: workers of a node share one; parameter_server: as switch, around a server."""
+    """switch: one link a worker; nodes: workers of a node share one; parameter_server: one a worker, and a server."""
     collective: CollectiveName = "ring"
     """How an all-reduce runs."""
     bandwidth_gbit_per_s: Gbit = 10.0
@@ -285,7 +285,7 @@ class Profile(_Part):
     events: tuple[Event, ...] = ()
     """What changes while it runs."""
     sources: dict[Text, Text] = Field(default_factory=dict)
-    """Where a number comes from, by its path (workers.2.samples_per_s); `calibrated ...` marks a measurement of ours."""
+    """Where a number comes from, by its path (workers.2.samples_per_s); `calibrated ...` marks a measurement."""
 
     def cluster(self) -> Cluster:
         """Every worker spelled out in SI units. Raises ProfileError where the parts do not fit together."""

@@ -92,7 +92,7 @@ def _common(profile: Profile, index: int, entry: WorkerEntry, workload: Workload
 
 
 def _speed(sources: Mapping[str, str], index: int, entry: WorkerEntry, workload: str) -> dict[str, Any]:
-    """Line, table, trace and where they come from. Stated values win over the catalogue, one by one for the line's parts."""
+    """Line, table, trace and where they come from. Stated values win over the catalogue, each part of the line."""
     speed: dict[str, Any] = {"speed_source": _provenance(sources, index, entry)}
     if isinstance(entry.trace, tuple):
         speed["trace"] = entry.trace

@@ -14,6 +14,9 @@ from hetsim.cluster.document import Key, Mark, Node, Path
 from hetsim.cluster.profile import SCHEMA_VERSION, Profile
 from hetsim.errors import Problem, nearest
 
+_MISSING = "required key is missing"
+_UNKNOWN = "unknown key"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -64,8 +67,10 @@ def newer_version(version: int) -> tuple[str, str]:
 
 def findings(errors: Sequence[Any], tree: Any) -> list[Finding]:
     """pydantic's errors about `tree` in plain words."""
-    found = (_finding(error, tree) for error in errors)
-    return list(dict.fromkeys(finding for finding in found if finding is not None))
+    found = dict.fromkeys(finding for error in errors if (finding := _finding(error, tree)) is not None)
+    # A misspelt required key is one problem, not an unknown key and a missing one.
+    misspelt = {(*f.path[:-1], f.hint[len("did you mean ") : -1]) for f in found if f.message == _UNKNOWN}
+    return [f for f in found if f.message != _MISSING or f.path not in misspelt]
 
 
 def _child(node: Node, part: Key) -> Node | None:
@@ -100,10 +105,10 @@ def _finding(error: Any, tree: Any) -> Finding | None:
         )
         return Finding(path, f"this key {what}", "put it in quotes" if isinstance(path[-1], int) else "", on_key=True)
     if kind == "missing":
-        return Finding(path, "required key is missing", _missing_hint(path))
+        return Finding(path, _MISSING, _missing_hint(path))
     if kind == "extra_forbidden":
         known = _fields_at(path[:-1])
-        return Finding(path, "unknown key", nearest(str(path[-1]), known) if known else "", on_key=True)
+        return Finding(path, _UNKNOWN, nearest(str(path[-1]), known) if known else "", on_key=True)
     if kind == "too_short" and isinstance(value, list | dict) and value:
         return None  # the items that are wrong have their own findings
     if path == ("schema_version",) and kind == "less_than_equal":

@@ -12,7 +12,7 @@ from hetsim.cluster.profile import SCHEMA_LINE, Profile
 
 
 def write_yaml(profile: Profile) -> str:
-    """Canonical text. Training and network are written in full, so that a later change of a default changes no old profile."""
+    """Canonical text. Training and network in full, so that a later change of a default changes no old profile."""
     tree: dict[str, Any] = profile.model_dump(mode="python", exclude_none=True, exclude={"extends"})
     tree["network"] = {key: value for key, value in tree["network"].items() if value not in ({}, ())}
     for entry, worker in zip(tree["workers"], profile.workers, strict=True):
