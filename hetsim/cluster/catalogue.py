@@ -3,8 +3,9 @@
 The numbers are in `data/`: gpus.csv, step_times.csv (measured tables), lines.csv (a floor and a line fitted to each
 table, or a single published rate), workloads.json (sizes) and sources.json (who measured, under which conditions).
 
-Speeds of one workload may come from different studies, with different software and hosts around the GPU; ratios between
-GPUs are safest within one study, which `study` names.
+Speeds of one workload may come from different studies, with different software and hosts around the GPU, so compare GPUs
+within one study, which `study` names. On resnet18-cifar10 that is Sia for T4, RTX2080Ti, QuadroRTX6000, V100 and A100, and
+Gavel for K80, P100 and V100-Gavel: Sia's V100 takes six times as long for 32 samples, it seems held up by its host.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def gpu(name: str) -> Gpu:
 
 
 def gpu_names() -> tuple[str, ...]:
+    """Every GPU of the catalogue, by its canonical name."""
     return tuple(_gpus())
 
 
@@ -74,6 +76,7 @@ def workload(name: str) -> Workload:
 
 
 def workload_names() -> tuple[str, ...]:
+    """Every shipped workload."""
     return tuple(_workloads())
 
 
