@@ -23,21 +23,19 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyQuadraticConstants:
-    """Spectrum h_j = curvature·j^-exponent over `directions`, noise c_j = noise·h_j, E θ_0² = start; trained at `target_ratio` of the initial loss."""
+    """Bulk h_j = j^-exponent over `directions` and, where given, one direction more of curvature `outlier` (Hessians of networks have a bulk
+    and a few outliers far above it: Sagun et al. 2017, Ghorbani et al. 2019); c_j = noise·h_j; trained at `target_ratio` of the initial loss."""
 
     directions: int
     exponent: float
     noise: float
     target_ratio: float
     source: str
-    curvature: float = 1.0
-    start: float = 1.0
+    outlier: float | None = None
 
     def quadratic(self, nodes: int | None = NODES) -> Quadratic:
         """The model, compressed to about `nodes` nodes (None: every direction)."""
-        full = power_law(self.directions, exponent=self.exponent, noise=self.noise, start=self.start)
-        if self.curvature != 1.0:
-            full = Quadratic(self.curvature * full.h, self.curvature * full.c, full.start, full.multiplicity)
+        full = power_law(self.directions, exponent=self.exponent, noise=self.noise).with_outlier(self.outlier)
         return full if nodes is None else full.compressed(nodes)
 
 

@@ -8,6 +8,7 @@ O(terms · R · N) instead of the O(R³ N) of a dense A S Aᵀ.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Coefficient = float | Floats
 Term = tuple[int, Coefficient | None]  # (row, coefficient); None is exactly one
+
+
+class PairMap(NamedTuple):
+    """x' = xx·x + xv·v, v' = vx·x + vv·v, plus noise with the covariance (qxx, qxv, qvv); arrays of shape (N,)."""
+
+    xx: Floats
+    xv: Floats
+    vx: Floats
+    vv: Floats
+    qxx: Floats
+    qxv: Floats
+    qvv: Floats
 
 
 class Moments:
@@ -62,3 +75,17 @@ class Moments:
         """Drop the columns that are False."""
         self.C = np.ascontiguousarray(self.C[:, :, columns])
         self._product = np.empty(self.C.shape[1:])
+
+    def transform(self, x: int, v: int, m: PairMap) -> None:
+        """(x, v) := M (x, v) + noise of covariance Q, in place."""
+        moments = self.C
+        new_x = m.xx * moments[x] + m.xv * moments[v]
+        new_v = m.vx * moments[x] + m.vv * moments[v]
+        xx = m.xx * new_x[x] + m.xv * new_x[v] + m.qxx
+        xv = m.vx * new_x[x] + m.vv * new_x[v] + m.qxv
+        vv = m.vx * new_v[x] + m.vv * new_v[v] + m.qvv
+        for row, new in ((x, new_x), (v, new_v)):
+            moments[row] = new
+            moments[:, row] = new
+        moments[x, x], moments[v, v] = xx, vv
+        moments[x, v] = moments[v, x] = xv

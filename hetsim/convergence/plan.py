@@ -13,7 +13,7 @@ c Σ_i (w'_i - w_i)²/b_i, uncorrelated with ḡ_j because w_i/b_i is the same f
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,6 @@ class Plan:
     rate: Floats
     rate_predicted: Floats
     samples: NDArray[np.int64]
-    notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.reads)
@@ -87,7 +86,7 @@ def make_plan(updates: Updates, training: Training, scales: Floats | None = None
     owner = updates.owner
     divisor = np.where(updates.divisor > 0, updates.divisor, np.maximum(updates.samples, 1))
     weight = updates.part_samples / divisor[owner]
-    noise = np.bincount(owner, weight**2 / updates.part_samples, len(updates))
+    noise: Floats = np.bincount(owner, weight**2 / updates.part_samples, len(updates)).astype(np.float64)
     blend = np.zeros(len(updates))
     blend_rows = (updates.rule >= PointRule.LOCAL_PREDICTION) & updates.predicted
     blend[np.maximum(owner - updates.staleness, 0)[blend_rows]] = np.where(
@@ -154,8 +153,24 @@ class _Allocation:
     made: dict[int, list[Made]]
     samples: NDArray[np.int64]
 
-    def finish(self, **arrays: Floats) -> Plan:
-        return Plan(**vars(self), **arrays)
+    def finish(
+        self, *, noise: Floats, share_change: Floats, blend: Floats, rate: Floats, rate_predicted: Floats
+    ) -> Plan:
+        return Plan(
+            rows=self.rows,
+            velocity=self.velocity,
+            gradient=self.gradient,
+            last_gradient=self.last_gradient,
+            x=self.x,
+            reads=self.reads,
+            made=self.made,
+            noise=noise,
+            share_change=share_change,
+            blend=blend,
+            rate=rate,
+            rate_predicted=rate_predicted,
+            samples=self.samples,
+        )
 
 
 def _allocate(updates: Updates, keys: dict[int, Key], weight: Floats, gradient: bool, last: bool) -> _Allocation:

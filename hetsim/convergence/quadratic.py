@@ -62,6 +62,19 @@ class Quadratic:
         signal = float(self.multiplicity @ (self.h**2 * self.start))
         return float(self.multiplicity @ self.c) / signal if signal > 0 else np.inf
 
+    def with_outlier(self, curvature: float | None) -> Quadratic:
+        """One direction more, with the noise per curvature and the start of the steepest; None adds nothing."""
+        if curvature is None:
+            return self
+        top = int(np.argmax(self.h))
+        noise = self.c[top] * curvature / self.h[top]
+        return Quadratic(
+            np.append(curvature, self.h),
+            np.append(noise, self.c),
+            np.append(self.start[top], self.start),
+            np.append(1.0, self.multiplicity),
+        )
+
     def compressed(self, nodes: int, exact: int | None = None) -> Quadratic:
         """The same model with about `nodes` nodes: the `exact` steepest directions kept (default a third), the rest binned evenly in
         log curvature, each bin at its mean curvature (so the initial loss of a spectrum with equal `start` is unchanged).
@@ -76,7 +89,7 @@ class Quadratic:
         bins = np.minimum((tail / max(float(tail[-1]), 1e-300) * (nodes - exact)).astype(int), nodes - exact - 1)
         label = np.concatenate((np.arange(exact), exact + bins))
         m = self.multiplicity[order]
-        total = np.bincount(label, m)
+        total = np.bincount(label, m).astype(np.float64)
         kept = total > 0
 
         def mean(values: Floats) -> Floats:

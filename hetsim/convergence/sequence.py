@@ -22,6 +22,20 @@ HOPELESS = 1e6  # times the initial loss: no return from there, and far from ove
 COLUMN_BYTES = 128e6  # moments held at once; settings are run in parts where they need more
 
 
+@dataclass(frozen=True)
+class Rule:
+    """PyTorch SGD's weight decay and Nesterov; when to stop: with `target` (on the quadratic's own loss) a setting ends once it is reached,
+    with `slack` as well, all end at `slack` times the updates the first one took."""
+
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    target: float | None = None
+    slack: float | None = None
+
+
+DEFAULT_RULE = Rule()
+
+
 @dataclass(frozen=True, eq=False)
 class Losses:
     """`loss` (K+1, S), NaN after `length[s]` entries: a setting that reached the target or diverged is not run to the end."""
@@ -30,17 +44,26 @@ class Losses:
     length: NDArray[np.int64]
     diverged: NDArray[np.bool_]
 
+    @classmethod
+    def joined(cls, parts: list[Losses]) -> Losses:
+        """Settings side by side."""
+        return cls(
+            np.concatenate([p.loss for p in parts], axis=1),
+            np.concatenate([p.length for p in parts]),
+            np.concatenate([p.diverged for p in parts]),
+        )
+
 
 class Watch:
     """Losses of the settings still running, and which columns of the moments are theirs."""
 
-    def __init__(self, points: int, settings: int, initial: float, target: float | None, slack: float | None) -> None:
+    def __init__(self, points: int, settings: int, initial: float, rule: Rule) -> None:
         self.loss = np.full((points, settings), np.nan)
         self.loss[0] = initial
         self.length = np.full(settings, points, np.int64)
         self.diverged = np.zeros(settings, bool)
         self.alive = np.arange(settings)
-        self.initial, self.target, self.slack = initial, target, slack
+        self.initial, self.target, self.slack = initial, rule.target, rule.slack
         self.stop_at = points
 
     def look(self, point: int, since: int) -> NDArray[np.bool_] | None:
@@ -54,10 +77,11 @@ class Watch:
         done = bad | met
         if not done.any():
             return None
+        going_on: NDArray[np.bool_] = ~done
         self.diverged[self.alive[bad]] = True
         self.length[self.alive[done]] = point + 1
-        self.alive = self.alive[~done]
-        return ~done
+        self.alive = self.alive[going_on]
+        return going_on
 
     def result(self) -> Losses:
         """Close the books: a setting that ends above its start has diverged too."""
@@ -66,54 +90,27 @@ class Watch:
 
 
 def run_sequence(
-    plan: Plan,
-    quadratic: Quadratic,
-    learning_rate: Floats,
-    momentum: Floats,
-    *,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-    target: float | None = None,
-    slack: float | None = None,
+    plan: Plan, quadratic: Quadratic, learning_rate: Floats, momentum: Floats, rule: Rule = DEFAULT_RULE
 ) -> Losses:
-    """E loss after 0..K updates for every setting, arrays of shape (S,).
-
-    With `target` a setting ends once it is reached; with `slack` as well, all end at `slack` times the updates the first one took.
-    """
-    per_setting = 8.0 * plan.rows**2 * len(quadratic)
-    part = max(1, int(COLUMN_BYTES // per_setting))
+    """E loss after 0..K updates for every setting, arrays of shape (S,)."""
+    part = max(1, int(COLUMN_BYTES // (8.0 * plan.rows**2 * len(quadratic))))
     parts: list[Losses] = []
     for at in range(0, len(learning_rate), part):
         chosen = slice(at, at + part)
-        runner = _Run(plan, quadratic, learning_rate[chosen], momentum[chosen], weight_decay, nesterov, target, slack)
-        parts.append(runner.run())
-    return Losses(
-        np.concatenate([p.loss for p in parts], axis=1),
-        np.concatenate([p.length for p in parts]),
-        np.concatenate([p.diverged for p in parts]),
-    )
+        parts.append(_Run(plan, quadratic, learning_rate[chosen], momentum[chosen], rule).run())
+    return Losses.joined(parts)
 
 
 class _Run:
-    def __init__(
-        self,
-        plan: Plan,
-        quadratic: Quadratic,
-        learning_rate: Floats,
-        momentum: Floats,
-        weight_decay: float,
-        nesterov: bool,
-        target: float | None,
-        slack: float | None,
-    ) -> None:
-        self.plan, self.quadratic, self.decay, self.nesterov = plan, quadratic, weight_decay, nesterov
+    def __init__(self, plan: Plan, quadratic: Quadratic, learning_rate: Floats, momentum: Floats, rule: Rule) -> None:
+        self.plan, self.quadratic, self.decay, self.nesterov = plan, quadratic, rule.weight_decay, rule.nesterov
         settings, nodes = len(learning_rate), len(quadratic)
         self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
         self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
         self.moments = Moments(plan.rows, settings * nodes)
         self.moments.start(plan.x[0], np.tile(quadratic.start, settings))
-        self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, target, slack)
-        self.gain = 1.0 + self.beta if nesterov else np.ones_like(self.beta)  # of the gradient in the step
+        self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, rule)
+        self.gain = 1.0 + self.beta if rule.nesterov else np.ones_like(self.beta)  # of the gradient in the step
         self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
 
     def run(self) -> Losses:

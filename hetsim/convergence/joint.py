@@ -1,0 +1,188 @@
+"""The general engine: any log, by the joint second moments of everything that is still alive.
+
+Replicas that drift apart and are averaged, several pulled copies, points predicted from noise that is also applied: each is a linear operation
+on a few variables (`operations`), so one row and column of `Moments` per operation keeps all correlations exactly. It is the oracle for the
+sequence engine and the only engine where a Schedule is not one sequence.
+
+Local steps between two averages are composed first, (x, v) -> M (x, v) + noise of covariance Q per node, and touch the joint moments once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.convergence.moments import Coefficient, Moments, PairMap, Term
+from hetsim.convergence.operations import (
+    START,
+    Ahead,
+    Average,
+    Evaluate,
+    Forecast,
+    Gradient,
+    Operation,
+    Program,
+    Read,
+    Step,
+    inputs,
+)
+from hetsim.convergence.quadratic import Quadratic
+from hetsim.convergence.sequence import DEFAULT_RULE, Losses, Rule, Watch
+
+Floats = NDArray[np.float64]
+LOOK_EVERY = 16  # points of the curve between looks for settings that are done
+MOMENT_BYTES = 16e6  # per part of the settings: small enough for the caches, measured
+Chain = tuple[
+    tuple[float, float, float], ...
+]  # (weight of x in the gradient, noise, rate factor) of the steps to compose
+
+
+def run_joint(
+    program: Program, quadratic: Quadratic, learning_rate: Floats, momentum: Floats, rule: Rule = DEFAULT_RULE
+) -> Losses:
+    """E loss at every point of the curve for every setting, arrays of shape (S,)."""
+    part = max(1, int(MOMENT_BYTES // (8.0 * program.rows**2 * len(quadratic))))
+    parts = []
+    for at in range(0, len(learning_rate), part):
+        chosen = slice(at, at + part)
+        parts.append(_Run(program, quadratic, learning_rate[chosen], momentum[chosen], rule).run())
+    return Losses.joined(parts)
+
+
+class _Run:
+    def __init__(
+        self, program: Program, quadratic: Quadratic, learning_rate: Floats, momentum: Floats, rule: Rule
+    ) -> None:
+        self.program, self.weight = program, quadratic.weight
+        self.decay, self.nesterov = rule.weight_decay, rule.nesterov
+        self.watch = Watch(program.points, len(learning_rate), quadratic.initial_loss, rule)
+        settings, nodes = len(learning_rate), len(quadratic)
+        self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
+        self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
+        self.moments = Moments(program.rows, settings * nodes)
+        self.moments.start(START, np.tile(quadratic.start, settings))
+        self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
+        self.velocity: dict[int, int] = {}  # x row -> v row of its pending steps
+        self.owner: dict[int, int] = {}  # v row -> x row
+        self.maps: dict[Chain, PairMap] = {}
+        self.since = 1
+
+    def run(self) -> Losses:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for operation in self.program.operations:
+                if isinstance(operation, Step) and operation.chained:
+                    self._postpone(operation)
+                    continue
+                if self.pending:
+                    for row in inputs(operation):
+                        self._flush(self.owner.get(row, row))
+                self._do(operation)
+                if isinstance(operation, Read) and self._done(operation.point):
+                    break
+        return self.watch.result()
+
+    def _done(self, point: int) -> bool:
+        watch = self.watch
+        if point % LOOK_EVERY and point + 1 < self.program.points:
+            return False
+        going_on = watch.look(point, self.since)
+        self.since = point + 1
+        if going_on is not None:
+            columns = np.repeat(going_on, len(self.weight))
+            for name in ("lr", "beta", "h", "c"):
+                setattr(self, name, getattr(self, name)[columns])
+            self.moments.keep(columns)
+            self.maps.clear()
+        if len(watch.alive) and point < watch.stop_at:
+            return False
+        watch.length[watch.alive] = point + 1
+        return True
+
+    # ---- operations ------------------------------------------------------------------------------------------------------
+
+    def _terms(self, gradient: Gradient, scale: Coefficient = 1.0) -> list[Term]:
+        return [(j, scale * self.h * w) for j, w in gradient.points] + [(j, scale * w) for j, w in gradient.gradients]
+
+    def _do(self, operation: Operation) -> None:
+        combine = self.moments.combine
+        match operation:
+            case Read(x=x, point=point):
+                loss = self.moments.C[x, x].reshape(-1, len(self.weight)) @ self.weight
+                self.watch.loss[point, self.watch.alive] = loss
+            case Evaluate(out=out, gradient=g):
+                combine(out, self._terms(g) or [(START, 0.0)], g.noise * self.c)
+            case Average(out=out, points=points):
+                combine(out, list(points))
+            case Ahead(out=out, x=x, v=v, kappa=kappa, factor=factor):
+                combine(out, [(x, None), (v, -kappa * factor * self.lr)])
+            case Forecast():
+                self._forecast(operation)
+            case Step():
+                self._step(operation)
+
+    def _step(self, s: Step) -> None:
+        lr = s.factor * self.lr
+        first: list[Term] = [(s.v, self.beta), *self._terms(s.gradient)]
+        if self.decay:
+            first.append((s.x, self.decay))
+        self.moments.combine(s.v_out, _merged(first), s.gradient.noise * self.c if s.gradient.noise else None)
+        if not self.nesterov:
+            self.moments.combine(s.x_out, [(s.x, None), (s.v_out, -lr)])
+            return
+        ((gradient, _),) = s.gradient.gradients
+        kept = 1.0 - lr * self.decay if self.decay else None
+        self.moments.combine(s.x_out, [(s.x, kept), (s.v_out, -lr * self.beta), (gradient, -lr)])
+
+    def _forecast(self, f: Forecast) -> None:
+        lr = f.factor * self.lr
+        gain = 1.0 + self.beta if self.nesterov else 1.0
+        velocity = self.beta**2 if self.nesterov else self.beta
+        terms: list[Term] = [(f.x, 1.0 - lr * gain * self.decay), (f.v, -lr * velocity)]
+        self.moments.combine(f.out, terms + self._terms(f.gradient, -lr * gain))
+
+    # ---- composed local steps --------------------------------------------------------------------------------------------
+
+    def _postpone(self, s: Step) -> None:
+        ((_, weight),) = s.gradient.points
+        self.pending[s.x].append((weight, s.gradient.noise, s.factor))
+        self.velocity[s.x] = s.v
+        self.owner[s.v] = s.x
+
+    def _flush(self, x: int) -> None:
+        steps = self.pending.pop(x, None)
+        if steps is None:
+            return
+        v = self.velocity.pop(x)
+        del self.owner[v]
+        chain = tuple(steps)
+        if chain not in self.maps:
+            if len(self.maps) > 64:
+                self.maps.clear()
+            self.maps[chain] = self._compose(chain)
+        self.moments.transform(x, v, self.maps[chain])
+
+    def _compose(self, chain: Chain) -> PairMap:
+        one, zero = np.ones_like(self.lr), np.zeros_like(self.lr)
+        xx, xv, vx, vv = one, zero, zero, one
+        qxx, qxv, qvv = zero, zero, zero
+        for weight, noise, factor in chain:
+            a, lr = self.h * weight + self.decay, factor * self.lr
+            vx, vv = self.beta * vx + a * xx, self.beta * vv + a * xv
+            xx, xv = xx - lr * vx, xv - lr * vv
+            qvv, qxv = (
+                self.beta**2 * qvv + 2 * self.beta * a * qxv + a**2 * qxx + noise * self.c,
+                self.beta * qxv + a * qxx,
+            )
+            qxx, qxv = qxx - 2 * lr * qxv + lr**2 * qvv, qxv - lr * qvv
+        return PairMap(xx, xv, vx, vv, qxx, qxv, qvv)
+
+
+def _merged(terms: list[Term]) -> list[Term]:
+    """Terms of one row added up (a step's gradient and its weight decay may both be taken at x); the first row stays first."""
+    total: dict[int, Coefficient] = {}
+    for row, coefficient in terms:
+        value: Coefficient = 1.0 if coefficient is None else coefficient
+        total[row] = total[row] + value if row in total else value
+    return list(total.items())

@@ -1,0 +1,360 @@
+"""A Schedule's log as linear operations on variables, in order: what the joint engine runs.
+
+Every state is two variables (parameters x and velocity v), gradients become variables only where their noise is needed twice. Operations
+name variables; `allocate` gives each a row for as long as something still reads it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hetsim.cluster.spec import Training
+from hetsim.convergence.progress import progress_of
+from hetsim.convergence.rates import batch_rule, warm_up
+from hetsim.schedule.kinds import Kind, MixRule, PointRule
+from hetsim.schedule.table import Schedule
+
+Weights = tuple[tuple[int, float], ...]
+ZERO = 1  # the velocity every replica starts with
+START = 0  # x_0
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """A mean gradient: h Σ weight·x over `points` plus Σ weight·g over `gradients` plus noise of `noise`·c."""
+
+    points: Weights = ()
+    gradients: Weights = ()
+    noise: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """variable := the gradient."""
+
+    out: int
+    gradient: Gradient
+
+
+@dataclass(frozen=True)
+class Step:
+    """(x, v) -> (x_out, v_out): an optimizer step. `factor` multiplies the setting's learning rate.
+
+    `chained` (set by `allocate`): the gradient is taken at x itself and x, v are needed by nothing else, so steps can be composed."""
+
+    x_out: int
+    v_out: int
+    x: int
+    v: int
+    gradient: Gradient
+    factor: float
+    chained: bool = False
+
+
+@dataclass(frozen=True)
+class Average:
+    """x_out := Σ weight·x."""
+
+    out: int
+    points: Weights
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """out := x - kappa·factor·lr·v."""
+
+    out: int
+    x: int
+    v: int
+    kappa: float
+    factor: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """out := where a step from (x, v) with this gradient would lead."""
+
+    out: int
+    x: int
+    v: int
+    gradient: Gradient
+    factor: float
+
+
+@dataclass(frozen=True)
+class Read:
+    """The loss at x is point number `point` of the curve."""
+
+    x: int
+    point: int
+
+
+Operation = Evaluate | Step | Average | Ahead | Forecast | Read
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations on rows (variables replaced by rows), and the number of rows."""
+
+    operations: tuple[Operation, ...]
+    rows: int
+    points: int
+
+
+def inputs(operation: Operation) -> set[int]:
+    """Variables an operation reads."""
+    match operation:
+        case Evaluate(gradient=g):
+            return _of(g)
+        case Step(x=x, v=v, gradient=g) | Forecast(x=x, v=v, gradient=g):
+            return {x, v} | _of(g)
+        case Average(points=points):
+            return {j for j, _ in points}
+        case Ahead(x=x, v=v):
+            return {x, v}
+        case Read(x=x):
+            return {x}
+
+
+def _of(gradient: Gradient) -> set[int]:
+    return {j for j, _ in gradient.points} | {j for j, _ in gradient.gradients}
+
+
+@dataclass
+class _Slot:
+    """An accumulator: samples per point it was taken at, and the variable that holds its mean gradient once it has one."""
+
+    samples: dict[int, int] = field(default_factory=dict)
+    variable: int | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.samples.values())
+
+
+class Compiler:
+    """One pass over a Schedule's rows."""
+
+    def __init__(self, schedule: Schedule, training: Training) -> None:
+        self.schedule, self.training = schedule, training
+        self.operations: list[Operation] = []
+        self.variables = 2
+        self.x: dict[int, int] = {0: START}
+        self.v: dict[int, int] = {0: ZERO}
+        self.applied: dict[int, int] = {}  # state -> variable of the gradient applied last, where a blend needs it
+        self.seen: dict[int, int] = {0: 0}  # state -> samples in the updates that led to it
+        self.last_batch: dict[int, int] = {}
+        self.slots: dict[int, _Slot] = defaultdict(_Slot)
+        self.joined: dict[int, list[tuple[int, float]]] = defaultdict(list)  # transfer -> (slot or state, weight)
+        predicts = schedule.rows(Kind.PREDICT)
+        blends = predicts[(schedule.code[predicts] == PointRule.BLEND)]
+        self.blending = bool(len(blends))
+        forecasts = predicts[schedule.code[predicts] != PointRule.LOOK_AHEAD]
+        self.shared = set(schedule.slot[forecasts].tolist())
+        steps = schedule.rows(Kind.STEP)
+        applied = Counter(
+            s
+            for s, _ in set(zip(schedule.source[steps].tolist(), schedule.state[steps].tolist(), strict=True))
+            if s >= 0
+        )
+        self.applied_often = {s for s, count in applied.items() if count > 1}
+
+    def new(self) -> int:
+        self.variables += 1
+        return self.variables - 1
+
+    def run(self) -> list[Operation]:
+        s = self.schedule
+        points = {row: i + 1 for i, row in enumerate(progress_of(s).rows.tolist())}
+        columns = (s.kind, s.state, s.parent, s.source, s.slot, s.samples, s.first, s.scale, s.code)
+        for row, (kind, state, parent, source, slot, samples, first, scale, code) in enumerate(
+            zip(*(c.tolist() for c in columns), strict=True)
+        ):
+            if kind == Kind.GRAD and samples > 0:
+                at = self.slots[slot].samples
+                at[self.x[state]] = at.get(self.x[state], 0) + samples
+            elif kind == Kind.JOIN:
+                if slot >= 0 and samples > 0:
+                    self.joined[source].append((slot, scale))
+                elif state >= 0:
+                    self.joined[source].append((state, scale))
+            elif kind == Kind.STEP and state not in self.x:
+                self._step(state, parent, source, slot, samples, first, scale)
+            elif kind == Kind.MIX and state not in self.x:
+                self._mix(state, parent, source, slot, scale, code)
+            elif kind == Kind.PREDICT and state not in self.x:
+                self._predict(state, parent, slot, scale, code)
+            if row in points:
+                self.operations.append(Read(self.x[state], points[row]))
+        return self.operations
+
+    # ---- gradients -------------------------------------------------------------------------------------------------------
+
+    def _mean(self, slots: list[tuple[int, float]], divisor: float) -> Gradient:
+        """Σ weight·sum of the slots / divisor, lazily: through the points where the noise is used only here."""
+        points: dict[int, float] = defaultdict(float)
+        gradients: list[tuple[int, float]] = []
+        noise = 0.0
+        for number, weight in slots:
+            slot = self.slots[number]
+            if slot.variable is not None:
+                gradients.append((slot.variable, weight * slot.total / divisor))
+                continue
+            for x, samples in slot.samples.items():
+                points[x] += weight * samples / divisor
+            noise += slot.total * (weight / divisor) ** 2
+        return Gradient(tuple(points.items()), tuple(gradients), noise)
+
+    def _materialise(self, number: int) -> None:
+        slot = self.slots[number]
+        if slot.variable is None and slot.total:
+            gradient = self._mean([(number, 1.0)], slot.total)
+            slot.variable = self.new()
+            self.operations.append(Evaluate(slot.variable, gradient))
+
+    # ---- one row each ----------------------------------------------------------------------------------------------------
+
+    def _step(self, state: int, parent: int, source: int, slot: int, samples: int, divisor: int, scale: float) -> None:
+        slots = self.joined[source] if source >= 0 else [(slot, 1.0)]
+        for number, _ in slots:
+            if number in self.shared or source in self.applied_often:
+                self._materialise(number)
+        gradient = self._mean(slots, divisor if divisor > 0 else max(samples, 1))
+        if self.training.nesterov or self.blending:  # the step, or a later forecast, uses this gradient's noise twice
+            variable = self.new()
+            self.operations.append(Evaluate(variable, gradient))
+            gradient = Gradient(gradients=((variable, 1.0),))
+            self.applied[state] = variable
+        factor = self._factor(parent, samples if source >= 0 else None) * scale
+        self.x[state], self.v[state] = self.new(), self.new()
+        self.operations.append(Step(self.x[state], self.v[state], self.x[parent], self.v[parent], gradient, factor))
+        self.seen[state], self.last_batch[state] = self.seen[parent] + samples, samples
+
+    def _factor(self, parent: int, batch: int | None) -> float:
+        """Warm-up by the samples before, and the batch rule for synchronized batches (None: a local step, to which no rule applies)."""
+        rule = 1.0 if batch is None else float(batch_rule(np.array([batch]), self.training)[0])
+        return rule * float(warm_up(np.array([self.seen[parent]]), self.training)[0])
+
+    def _mix(self, state: int, parent: int, source: int, anchor: int, weight: float, code: int) -> None:
+        """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or they are normalised without one."""
+        joined = self.joined[source]
+        total = sum(w for _, w in joined)
+        share = weight if anchor >= 0 else weight / total
+        points: dict[int, float] = defaultdict(float)
+        for member, w in joined:
+            points[self.x[member]] += share * w
+        if anchor >= 0:
+            points[self.x[anchor]] += weight * (1.0 - total)
+        points[self.x[parent]] += 1.0 - weight
+        kept = tuple((x, w) for x, w in points.items() if abs(w) > 1e-15)
+        same = self._averages.get((source, kept)) if weight == 1.0 else None
+        if same is None:
+            same = self._averages[source, kept] = self.new()
+            self.operations.append(Average(same, kept))
+        self.x[state] = same
+        self.v[state] = ZERO if code == MixRule.RESET else self.v[parent]
+        self.seen[state] = self.seen[parent]
+
+    @property
+    def _averages(self) -> dict[tuple[int, Weights], int]:
+        """Replicas that reach the same average share its variable, whatever their velocities."""
+        found: dict[tuple[int, Weights], int] = self.__dict__.setdefault("_averages_made", {})
+        return found
+
+    def _predict(self, state: int, parent: int, slot: int, scale: float, code: int) -> None:
+        out = self.new()
+        x, v = self.x[parent], self.v[parent]
+        factor = self._factor(parent, self.last_batch.get(parent, self.training.global_batch_samples))
+        self.x[state], self.v[state] = out, v
+        if code == PointRule.LOOK_AHEAD:
+            self.operations.append(Ahead(out, x, v, scale, factor))
+            return
+        own = scale if code == PointRule.BLEND else 1.0
+        gradients: list[tuple[int, float]] = []
+        if slot >= 0 and self.slots[slot].total:
+            self._materialise(slot)
+            gradients.append((self.slots[slot].variable or 0, own))
+        if own != 1.0 and parent in self.applied:
+            gradients.append((self.applied[parent], 1.0 - own))
+        self.operations.append(Forecast(out, x, v, Gradient(gradients=tuple(gradients)), factor))
+
+
+def compile_schedule(schedule: Schedule, training: Training) -> Program:
+    """The operations of a Schedule on as few rows as their lifetimes allow."""
+    return allocate(Compiler(schedule, training).run(), len(progress_of(schedule).rows) + 1)
+
+
+def allocate(operations: list[Operation], points: int) -> Program:
+    """Rows by liveness; a step's outputs take over the rows of inputs that end with it (in place)."""
+    last: dict[int, int] = {}
+    for i, operation in enumerate(operations):
+        last.update(dict.fromkeys(inputs(operation), i))
+    row = {START: 0, ZERO: 1}
+    free: list[int] = []
+    rows = 2
+    out: list[Operation] = []
+
+    def take(variable: int) -> int:
+        nonlocal rows
+        if not free:
+            free.append(rows)
+            rows += 1
+        row[variable] = free.pop()
+        return row[variable]
+
+    for i, operation in enumerate(operations):
+        ends = {v for v in inputs(operation) if last[v] == i}
+        if isinstance(operation, Step):
+            for made, before in ((operation.v_out, operation.v), (operation.x_out, operation.x)):
+                if before in ends:
+                    row[made] = row[before]
+                    ends.discard(before)
+                else:
+                    take(made)
+            at_x = tuple(j for j, _ in operation.gradient.points) == (operation.x,) and not operation.gradient.gradients
+            in_place = row[operation.v_out] == row[operation.v] and row[operation.x_out] == row[operation.x]
+            chained = at_x and in_place and operation.x_out in last and operation.v_out in last
+            mapped: Operation = replace(
+                operation,
+                x_out=row[operation.x_out],
+                v_out=row[operation.v_out],
+                x=row[operation.x],
+                v=row[operation.v],
+                gradient=_rows(operation.gradient, row),
+                chained=chained,
+            )
+            dead = [v for v in (operation.x_out, operation.v_out) if v not in last]
+        else:
+            mapped, dead = _place(operation, row, take, last)
+        out.append(mapped)
+        free.extend(row[v] for v in (*ends, *dead))
+    return Program(tuple(out), rows, points)
+
+
+def _rows(gradient: Gradient, row: dict[int, int]) -> Gradient:
+    return Gradient(
+        tuple((row[j], w) for j, w in gradient.points),
+        tuple((row[j], w) for j, w in gradient.gradients),
+        gradient.noise,
+    )
+
+
+def _place(operation: Operation, row: dict[int, int], take, last: dict[int, int]) -> tuple[Operation, list[int]]:  # type: ignore[no-untyped-def]
+    """An operation that is not a step, on rows; and its output where nothing ever reads it."""
+    match operation:
+        case Read(x=x, point=point):
+            return Read(row[x], point), []
+        case Evaluate(out=out, gradient=g):
+            mapped: Operation = Evaluate(take(out), _rows(g, row))
+        case Average(out=out, points=points):
+            mapped = Average(take(out), tuple((row[j], w) for j, w in points))
+        case Ahead(out=out, x=x, v=v):
+            mapped = replace(operation, out=take(out), x=row[x], v=row[v])
+        case Forecast(out=out, x=x, v=v, gradient=g):
+            mapped = replace(operation, out=take(out), x=row[x], v=row[v], gradient=_rows(g, row))
+        case _:
+            raise AssertionError(operation)
+    return mapped, [] if out in last else [out]
