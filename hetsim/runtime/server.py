@@ -83,13 +83,10 @@ class Server:
         return transfer.result
 
     def waited(self, rank: Rank, transfer: Transfer) -> None:
-        """Log what a wait for an answer was spent on: held back by the server, then on its way."""
-        since, now, replied = rank.since_s, self.sim.env.now, transfer.replied_s
-        if replied > since:
-            self.sim.log.add(Kind.WAIT, rank.rank, since, replied, source=transfer.id, code=WaitCause.GATE)
-            since = replied
-        if now > since:
-            self.sim.log.add(Kind.WAIT, rank.rank, since, now, source=transfer.id, code=WaitCause.PULL)
+        """Log the wait for an answer on its way."""
+        now = self.sim.env.now
+        if now > rank.since_s:
+            self.sim.log.add(Kind.WAIT, rank.rank, rank.since_s, now, source=transfer.id, code=WaitCause.PULL)
 
     # ---- the server's side -----------------------------------------------------------------------------------------------
 
@@ -137,6 +134,12 @@ class Server:
         transfer: Transfer = command.message.handle  # type: ignore[assignment]
         transfer.snapshot = rank.state
         transfer.stop = self.over
-        transfer.replied_s = self.sim.env.now
+        transfer.replied_s = now = self.sim.env.now
+        for waiter in transfer.waiters:  # until now the server held the answer back
+            if now > waiter.since_s:
+                self.sim.log.add(
+                    Kind.WAIT, waiter.rank, waiter.since_s, now, source=transfer.id, code=WaitCause.GATE
+                )
+                waiter.since_s = now
         self.sim.changes.in_flight(transfer.members, +1)
         self.sim.collectives.launch(self.sim.fabric.pull(transfer.worker, self.sim.gradient_bytes), transfer)

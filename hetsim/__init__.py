@@ -1,0 +1,66 @@
+"""hetsim: how would training run on a cluster of unequal GPUs?
+
+    load_profile     a cluster from YAML (or a shipped one by name)
+    simulate         one algorithm on it, in virtual time -> Result
+    compare          every algorithm on it, tuned, with intervals -> Comparison
+    Result           Schedule and figures of one run: .table(), .plot()
+    Comparison       figures of all: .table(), .plot(), .to_json()
+    Schedule         the log everything is drawn from; hetsim.schedule
+    Algorithm        base class of algorithms; hetsim.algorithms
+    HetsimError      what everything here raises; hetsim.errors
+
+    hetsim.cluster      profiles, catalogue        hetsim.compute, hetsim.network   how long things take
+    hetsim.runtime      programs on a virtual clock  hetsim.convergence             loss from a Schedule
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hetsim.errors import HetsimError
+
+if TYPE_CHECKING:
+    from hetsim.algorithms import Algorithm
+    from hetsim.cluster import Profile, load_profile
+    from hetsim.compare import Comparison, compare
+    from hetsim.schedule import Schedule
+    from hetsim.simulate import Result, simulate
+
+__version__ = "0.1.0"
+__all__ = [
+    "Algorithm",
+    "Comparison",
+    "HetsimError",
+    "Profile",
+    "Result",
+    "Schedule",
+    "compare",
+    "load_profile",
+    "simulate",
+]
+
+_HOME = {
+    "Algorithm": "hetsim.algorithms",
+    "Comparison": "hetsim.compare",
+    "Profile": "hetsim.cluster",
+    "Result": "hetsim.simulate",
+    "Schedule": "hetsim.schedule",
+    "compare": "hetsim.compare",
+    "load_profile": "hetsim.cluster",
+    "simulate": "hetsim.simulate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that `import hetsim` and `hetsim --help` stay quick."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'hetsim' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,95 @@
+"""Schedules on disk: one Parquet file, columns as in `hetsim.schedule.kinds`, the header and the recorded outcomes in its metadata."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import zlib
+from array import array
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.errors import ScheduleError
+from hetsim.schedule.check import check
+from hetsim.schedule.log import DTYPE
+from hetsim.schedule.table import SCHEDULE_VERSION, Header, Schedule
+
+KEY = b"hetsim"
+MOST_OUTCOME_BYTES = 1 << 30  # refuse to unpack more: a damaged or hostile file
+
+
+def _pack(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 6)).decode()
+
+
+def _unpack(text: str) -> bytes:
+    unpacker = zlib.decompressobj()
+    data = unpacker.decompress(base64.b64decode(text), MOST_OUTCOME_BYTES)
+    if unpacker.unconsumed_tail:
+        raise ScheduleError("recorded outcomes are larger than 1 GiB")
+    return data
+
+
+def to_table(schedule: Schedule) -> Any:
+    """A pyarrow Table with the schedule's columns and metadata."""
+    import pyarrow as pa
+
+    meta = {
+        "header": asdict(schedule.header),
+        "polls": [_pack(p) for p in schedule.polls],
+        "outcomes": [_pack(o.tobytes()) for o in schedule.outcomes],
+    }
+    columns = {name: pa.array(np.ascontiguousarray(getattr(schedule, name))) for name in DTYPE.names or ()}
+    return pa.table(columns).replace_schema_metadata({KEY: json.dumps(meta, sort_keys=True).encode()})
+
+
+def save(schedule: Schedule, path: str | Path) -> None:
+    """Write Parquet under a temporary name, then rename. Same schedule, same bytes (with the same pyarrow)."""
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pq.write_table(to_table(schedule), temporary, compression="zstd")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load(path: str | Path) -> Schedule:
+    """Read and check. Raises ScheduleError for what is no schedule, a newer version, or a broken invariant."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise ScheduleError(f"{path}: no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ScheduleError(f"{path}: not a Parquet file ({error})") from None
+    meta = (table.schema.metadata or {}).get(KEY)
+    if meta is None:
+        raise ScheduleError(f"{path}: a Parquet file, but not a schedule")
+    try:
+        fields = json.loads(meta)
+        header = fields["header"]
+        if header["schema_version"] > SCHEDULE_VERSION:
+            raise ScheduleError(
+                f"{path}: schedule version {header['schema_version']}, this hetsim reads up to {SCHEDULE_VERSION}: upgrade hetsim"
+            )
+        header["workers"] = tuple(header["workers"])
+        columns = {name: table[name].to_numpy().astype(DTYPE[name]) for name in DTYPE.names or ()}
+        schedule = Schedule(
+            header=Header(**header),
+            polls=tuple(_unpack(p) for p in fields["polls"]),
+            outcomes=tuple(array("d", _unpack(o)) for o in fields["outcomes"]),
+            **columns,
+        )
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise ScheduleError(f"{path}: damaged schedule ({type(error).__name__}: {error})") from None
+    check(schedule)
+    return schedule

@@ -1,0 +1,99 @@
+"""simulate: one algorithm on one cluster, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import metadata
+from typing import Any
+
+from hetsim.algorithms import Algorithm, make
+from hetsim.cluster.spec import Cluster
+from hetsim.errors import UsageError
+from hetsim.metrics import Timing, timing
+from hetsim.runtime import Simulation
+from hetsim.schedule.check import SampleAccount, check
+from hetsim.schedule.table import Header, Schedule
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    out = {}
+    for package in ("hetsim", "simpy", "numpy"):
+        try:
+            out[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout
+            out[package] = "0+unknown"
+    return out
+
+
+class Result:
+    """What a simulation found: the Schedule, and what it says.
+
+    `schedule`, `cluster`, `algorithm` (with its options), `seed`; `timing` (samples/s, period, utilisation, waiting by cause, all over the
+    second half of the updates) and `samples` (where they went) are computed when first asked for.
+    """
+
+    def __init__(self, schedule: Schedule, cluster: Cluster, algorithm: Algorithm, seed: int) -> None:
+        self.schedule, self.cluster, self.algorithm, self.seed = schedule, cluster, algorithm, seed
+
+    @cached_property
+    def samples(self) -> SampleAccount:
+        """Where the samples went; raises ScheduleError where an invariant is broken."""
+        return check(self.schedule)
+
+    @cached_property
+    def timing(self) -> Timing:
+        """Figures over the second half of the updates."""
+        return timing(self.schedule, self.cluster)
+
+    def __repr__(self) -> str:
+        t = self.timing
+        return f"Result({self.schedule.header.algorithm} on {self.cluster.name}: {t.samples_per_s:.6g} samples/s, {t.updates} updates)"
+
+
+def simulate(
+    cluster: Any,
+    algorithm: str | Algorithm,
+    *,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    updates: int | None = None,
+    max_samples: int | None = None,
+    verify: bool = True,
+) -> Result:
+    """Run one algorithm on a cluster on the virtual clock and return its Schedule.
+
+    `cluster`: a Profile or a Cluster. `options` go over the profile's for this algorithm. The run ends after `updates` updates or
+    `max_samples` samples (default: the profile's training.max_samples), whichever is given. Same seed, same Schedule, to the byte.
+    Raises UsageError for an unknown algorithm or option, DeadlockError, ScheduleError where `verify` finds a broken promise.
+
+    >>> from hetsim import load_profile, simulate
+    >>> simulate(load_profile("mixed-gpu-4"), "s-sgd", updates=10).timing.updates
+    10
+    """
+    resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
+    if updates is not None and updates < 1 or max_samples is not None and max_samples < 1:
+        raise UsageError("a run needs at least one update and one sample")
+    if isinstance(algorithm, str):
+        algorithm = make(algorithm, {**resolved.options.get(algorithm, {}), **(options or {})})
+    run = Simulation(resolved, algorithm, seed=seed, max_updates=updates, max_samples=max_samples)
+    log = run.run()
+    header = Header(
+        algorithm=algorithm.name,
+        options=algorithm.options.model_dump(mode="json"),
+        seed=seed,
+        workers=tuple(w.name for w in resolved.workers),
+        dataset_samples=resolved.workload.dataset_samples,
+        profile_yaml="" if isinstance(cluster, Cluster) else cluster.to_yaml(),
+        server=algorithm.has_server,
+        versions=versions(),
+    )
+    schedule = Schedule(
+        header=header, polls=tuple(bytes(p) for p in log.polls), outcomes=tuple(log.outcomes), **log.columns()
+    )
+    result = Result(schedule, resolved, algorithm, seed)
+    if verify:
+        _ = result.samples
+        algorithm.check(schedule)
+    return result
