@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -242,10 +241,13 @@ def _check_table(profile: Profile) -> Iterator[Finding]:
 def _check_algorithms(profile: Profile) -> Iterator[Finding]:
     if not profile.algorithms:
         return
-    # By name, and only where options are stated: the algorithms are built on top of the cluster.
-    option_problems = getattr(importlib.import_module("hetsim.algorithms"), "option_problems", None)
-    if option_problems is None:
-        return
+    from hetsim.algorithms import option_problems  # the algorithms are built on top of the cluster
+
     for name, options in profile.algorithms.items():
         for message in option_problems(name, dict(options)):
-            yield Finding(("algorithms", name), message, on_key=True)
+            key, _, rest = message.partition(": ")
+            if rest and key in options:
+                unknown = rest.startswith("unknown")
+                yield Finding(("algorithms", name, key), rest.replace("input should be", "must be"), on_key=unknown)
+            else:
+                yield Finding(("algorithms", name), message, on_key=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from hetsim.cluster.profile import SCHEMA_LINE, Profile
 
@@ -30,7 +31,7 @@ def write_yaml(profile: Profile) -> str:
 def _styled(value: Any, depth: int) -> Any:
     """Rows (a worker, a link, an event) on one line each, the rest as blocks."""
     if isinstance(value, dict):
-        mapping = CommentedMap((key, _styled(item, depth + 1)) for key, item in value.items())
+        mapping = CommentedMap((_styled(key, depth), _styled(item, depth + 1)) for key, item in value.items())
         if depth >= 2:
             mapping.fa.set_flow_style()
         return mapping
@@ -39,4 +40,6 @@ def _styled(value: Any, depth: int) -> Any:
         if depth >= 2:
             items.fa.set_flow_style()
         return items
+    if isinstance(value, str) and not value.isprintable():
+        return DoubleQuotedScalarString(value)  # escapes the line breaks of Unicode, which plain text would lose
     return value

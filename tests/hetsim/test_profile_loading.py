@@ -73,11 +73,77 @@ def test_loading_a_profile_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+EVERY_KEY = """\
+schema_version: 1
+name: mixed-gpu-4
+description: Four workers of three GPU generations on 10 Gbit/s Ethernet.
+extends: base.yaml
+workload: {name: mine, gradient_bytes: 44700000, dataset_samples: 50000, activation_bytes_per_sample: 2.1e6,
+           backward_share: 0.667, model: "pkg.mod:fn", dataset: "pkg.mod:fn", convergence: resnet18-cifar10}
+workers:
+  - {name: a, gpu: V100, count: 2, samples_per_s: 900.0}
+  - {name: b, gpu: P100, node: n1, step_times_s: {16: 0.05}}
+  - name: c
+    samples_per_s: 310.0
+    overhead_s: 0.004
+    floor_s: 0.02
+    step_times_s: {16: 0.031, 64: 0.09}
+    trace: c.csv
+    max_batch_samples: 96
+    memory_bytes: 16.0e9
+    jitter_cv: 0.05
+    stragglers: {probability: 0.01, slowdown: 4.0}
+    price_per_h: 0.5
+    power_w: 250
+    update_s: 0.0
+network:
+  topology: switch
+  collective: ring
+  bandwidth_gbit_per_s: 10.0
+  latency_us: 50.0
+  links: {c: {bandwidth_gbit_per_s: 1.0}}
+  intra_node: {bandwidth_gbit_per_s: 100.0, latency_us: 5.0}
+  server: {bandwidth_gbit_per_s: 10.0}
+  all_reduce_table: [{bytes: 1.0e6, seconds: 0.001}, {bytes: 1.0e8, seconds: 0.09}]
+  payload_share: 1.0
+  overlap_slowdown: 1.05
+training: {global_batch_samples: 256, micro_batch_samples: 16, learning_rate: 0.05, lr_rule: none, momentum: 0.9,
+           nesterov: false, weight_decay: 0.0005, optimizer: sgd, warmup_updates: 0, target_loss: 0.3,
+           max_samples: 500000, seeds: 5}
+algorithms:
+  s-sgd: {overlap: true}
+  abs-sgd: {trigger: back-to-back, compute_point: local-prediction}
+events:
+  - {at_s: 30.0, worker: a-0, slowdown: 2.0, for_s: 60.0}
+  - {at_s: 90.0, link: c, bandwidth_gbit_per_s: 0.2}
+sources: {"workers.2.samples_per_s": "calibrated 2026-11-03, torch 2.13, residual 1.1 %"}
+"""
+
+
+def test_a_profile_with_every_key(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text(BASE, encoding="utf-8")
+    (tmp_path / "c.csv").write_text("samples,seconds\n16,0.03\n", encoding="utf-8")
+    path = tmp_path / "every.yaml"
+    path.write_text(EVERY_KEY, encoding="utf-8")
+    profile = load_profile(path)
+    assert load_profile(profile.to_yaml()) == profile
+    cluster = profile.cluster()
+    assert [worker.name for worker in cluster.workers] == ["a-0", "a-1", "b", "c"]
+    assert [worker.speed_source for worker in cluster.workers] == ["stated", "stated", "stated", "trace"]
+    assert cluster.options["abs-sgd"] == {"trigger": "back-to-back", "compute_point": "local-prediction"}
+    known = {"workers", "network", "training", "workload", "events"} | {"algorithms", "sources", "description"}
+    assert known | {"schema_version", "name", "extends"} == set(Profile.model_fields)
+    for part in (profile.workers[2], profile.network, profile.training, profile.workload):
+        left_out = set(type(part).model_fields) - part.model_fields_set  # type: ignore[union-attr,arg-type]
+        assert left_out <= {"gpu", "count", "node", "clip_norm"}  # shown on other workers, or optional
+
+
 # --- schema ---
 
 
 def test_schema_file_is_fresh() -> None:
-    assert SCHEMA_PATH.read_text(encoding="utf-8") == schema_text()
+    how = "write hetsim.cluster.schema.schema_text() to hetsim/schemas"
+    assert SCHEMA_PATH.read_text(encoding="utf-8") == schema_text(), how
 
 
 def test_schema_speaks_the_words_of_json_schema() -> None:
@@ -296,7 +362,7 @@ def test_profile_is_frozen_and_forbids_extras() -> None:
     with pytest.raises(ValidationError):
         profile.name = "y"  # type: ignore[misc]
     with pytest.raises(ValidationError):
-        Profile(schema_version=1, name="x", workers=profile.workers, speed=3)  # type: ignore[call-arg]
+        Profile(schema_version=1, name="x", workers=profile.workers, speed=3)
 
 
 def test_digest_follows_content_and_not_layout() -> None:

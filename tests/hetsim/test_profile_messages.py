@@ -211,6 +211,18 @@ CASES = {
         "workers: [{name: a, samples_per_s: 1, count: 0}]\n",
         "p.yaml:3:46: workers[0].count: must be greater than 0, not 0",
     ),
+    "unknown algorithm": (
+        ONE + "algorithms:\n  ssgd: {overlap: true}\n",
+        "p.yaml:5:3: algorithms.ssgd: unknown algorithm (did you mean s-sgd?)",
+    ),
+    "unknown option": (
+        ONE + "algorithms:\n  s-sgd: {overlp: true}\n",
+        "p.yaml:5:11: algorithms.s-sgd.overlp: unknown option (did you mean overlap?)",
+    ),
+    "bad option": (
+        ONE + "algorithms:\n  abs-sgd: {trigger: sometimes}\n",
+        "p.yaml:5:22: algorithms.abs-sgd.trigger: must be 'back-to-back', ",
+    ),
     "empty table": (
         "workers: [{name: a, step_times_s: {}}]\n",
         "p.yaml:3:35: workers[0].step_times_s: must not be empty",

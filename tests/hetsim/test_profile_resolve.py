@@ -181,9 +181,9 @@ def test_workload_by_name_and_inline() -> None:
 def test_everything_in_training_arrives() -> None:
     training = cluster(
         "workers: [{name: a, samples_per_s: 1.0}]\n"
-        "training: {global_batch_samples: 64, micro_batch_samples: 8, learning_rate: 0.1, lr_rule: linear, momentum: 0.5, "
-        "nesterov: true, weight_decay: 0.001, optimizer: adamw, warmup_updates: 3, clip_norm: 1.0, target_loss: 0.3, "
-        "max_samples: 5e5, seeds: 2}\n"
+        "training: {global_batch_samples: 64, micro_batch_samples: 8, learning_rate: 0.1, lr_rule: linear, "
+        "momentum: 0.5, nesterov: true, weight_decay: 0.001, optimizer: adamw, warmup_updates: 3, "
+        "clip_norm: 1.0, target_loss: 0.3, max_samples: 5e5, seeds: 2}\n"
     ).training
     assert training == Training(
         global_batch_samples=64,
