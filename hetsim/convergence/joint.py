@@ -109,8 +109,7 @@ class _Run:
         combine = self.moments.combine
         match operation:
             case Read(x=x, point=point):
-                loss = self.moments.C[x, x].reshape(-1, len(self.weight)) @ self.weight
-                self.watch.loss[point, self.watch.alive] = loss
+                self.watch.record(point, self.moments.C[x, x], self.weight)
             case Evaluate(out=out, gradient=g):
                 combine(out, self._terms(g) or [(START, 0.0)], g.noise * self.c)
             case Average(out=out, points=points):

@@ -66,6 +66,10 @@ class Watch:
         self.initial, self.target, self.slack = initial, rule.target, rule.slack
         self.stop_at = points
 
+    def record(self, point: int, second_moments: Floats, weight: Floats) -> None:
+        """The loss of every setting still running. einsum, not BLAS: a setting's sum must not depend on its neighbours, to the last bit."""
+        self.loss[point, self.alive] = np.einsum("sd,d->s", second_moments.reshape(-1, len(weight)), weight)
+
     def look(self, point: int, since: int) -> NDArray[np.bool_] | None:
         """After `point`: settle the settings that are done; a mask of those that go on, or None where all do."""
         seen = self.loss[since : point + 1, self.alive]
@@ -132,7 +136,7 @@ class _Run:
                 else:
                     self._step(k, noise)
                 x = plan.x[k + 1]
-                watch.loss[k + 1, watch.alive] = self.moments.C[x, x].reshape(-1, len(weight)) @ weight
+                watch.record(k + 1, self.moments.C[x, x], weight)
                 if (k + 1) % CHECK_EVERY == 0 or k + 1 == len(plan):
                     going_on = watch.look(k + 1, since)
                     since = k + 2

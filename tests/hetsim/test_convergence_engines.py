@@ -1,0 +1,181 @@
+"""The two engines against each other, and both against Monte-Carlo runs of the log."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from handmade_schedule import asynchronous, local_sgd, monte_carlo, one_update_delay, synchronous
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsim.cluster.spec import Training
+from hetsim.convergence.joint import run_joint
+from hetsim.convergence.operations import compile_schedule
+from hetsim.convergence.plan import plan_of
+from hetsim.convergence.progress import progress_of
+from hetsim.convergence.quadratic import Quadratic
+from hetsim.convergence.sequence import Losses, Rule, run_sequence
+from hetsim.schedule import PointRule, Schedule
+
+Q = Quadratic(
+    np.array([1.0, 0.3, 0.04]), np.array([2.0, 0.3, 0.1]), np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 5.0])
+)
+PLAIN = Training(global_batch_samples=24, momentum=0.5)
+FULL = Training(global_batch_samples=24, nesterov=True, weight_decay=0.02, warmup_updates=5, lr_rule="sqrt")
+CHANGING = [[8, 4, 12], [6, 6, 6], [10, 2, 9], [4, 8, 8], [5, 5, 16]] * 6
+EQUAL_SHARES = [[8, 4, 12], [4, 2, 6], [16, 8, 24]] * 8
+PATHS = 20_000
+
+
+def rule_of(training: Training) -> Rule:
+    return Rule(training.weight_decay, training.nesterov)
+
+
+def fast(schedule: Schedule, training: Training, lr: float = 0.1, beta: float = 0.5) -> Losses:
+    return run_sequence(plan_of(schedule, training), Q, np.array([lr, 0.05]), np.array([beta, 0.9]), rule_of(training))
+
+
+def joint(schedule: Schedule, training: Training, lr: float = 0.1, beta: float = 0.5) -> Losses:
+    program = compile_schedule(schedule, training)
+    return run_joint(program, Q, np.array([lr, 0.05]), np.array([beta, 0.9]), rule_of(training))
+
+
+def assert_same(a: Losses, b: Losses, tolerance: float = 1e-9) -> None:
+    assert a.loss.shape == b.loss.shape
+    np.testing.assert_allclose(a.loss, b.loss, rtol=tolerance)
+
+
+SEQUENCES = {
+    "synchronous": synchronous(CHANGING),
+    "current": one_update_delay(CHANGING, PointRule.CURRENT),
+    "look-ahead": one_update_delay(CHANGING, PointRule.LOOK_AHEAD, 0.7),
+    "local-prediction": one_update_delay(EQUAL_SHARES, PointRule.LOCAL_PREDICTION),
+    "blend": one_update_delay(EQUAL_SHARES, PointRule.BLEND, 0.4),
+    "asynchronous": asynchronous([0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 1, 2] * 4, [8, 4, 6, 2]),
+}
+
+
+@pytest.mark.parametrize("training", [PLAIN, FULL], ids=["plain", "nesterov-decay-warmup-rule"])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_both_engines_agree_where_both_are_exact(name: str, training: Training) -> None:
+    if training.lr_rule != "none" and name in ("local-prediction", "blend"):
+        training = Training(global_batch_samples=24, nesterov=True, weight_decay=0.02, warmup_updates=5)
+        # with a batch rule the predicted rate differs from the real one; the mean point is exact then too, see the next test
+    assert SEQUENCES[name].updates.is_sequence
+    assert_same(fast(SEQUENCES[name], training), joint(SEQUENCES[name], training))
+
+
+@pytest.mark.parametrize("rule", [PointRule.LOCAL_PREDICTION, PointRule.BLEND])
+def test_prediction_at_another_rate_than_the_update_s(rule: PointRule) -> None:
+    schedule = one_update_delay(EQUAL_SHARES, rule, 0.4)
+    assert_same(fast(schedule, FULL), joint(schedule, FULL))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 20), min_size=3, max_size=3), min_size=2, max_size=12),
+    st.sampled_from([PointRule.CURRENT, PointRule.LOOK_AHEAD]),
+    st.floats(0.01, 0.3),
+    st.floats(0.0, 0.9),
+)
+def test_engines_agree_on_any_batches(batches: list[list[int]], rule: PointRule, lr: float, beta: float) -> None:
+    schedule = one_update_delay(batches, rule)
+    assert_same(fast(schedule, PLAIN, lr, beta), joint(schedule, PLAIN, lr, beta))
+
+
+def test_local_prediction_with_equal_shares_is_training_without_delay() -> None:
+    delayed = one_update_delay(EQUAL_SHARES, PointRule.LOCAL_PREDICTION)
+    for training in (PLAIN, Training(nesterov=True, weight_decay=0.02)):
+        without = fast(synchronous(EQUAL_SHARES), training)
+        assert_same(fast(delayed, training), without, 1e-13)
+        assert_same(joint(delayed, training), without, 1e-12)
+
+
+@pytest.mark.parametrize(("lr", "bound"), [(0.05, 0.01), (0.2, 0.06)])
+def test_changing_shares_to_leading_order(lr: float, bound: float) -> None:
+    """What the fast engine adds for changing shares, against the exact joint moments: the loss within `bound`."""
+    schedule = one_update_delay(CHANGING, PointRule.LOCAL_PREDICTION)
+    exact, approximate = joint(schedule, PLAIN, lr), fast(schedule, PLAIN, lr)
+    without = fast(synchronous(CHANGING), PLAIN, lr)
+    np.testing.assert_allclose(approximate.loss, exact.loss, rtol=bound)
+    assert np.all(exact.loss[5:] > without.loss[5:])  # noise is only ever added
+
+
+def test_deviations_feed_back_beyond_curvature_times_rate_one() -> None:
+    """Past lr·h = 1 a worker's own deviation from the mean point grows; equal shares never see it, changing shares do."""
+    batches = [[8, 4, 12], [6, 6, 6]] * 60
+    schedule = one_update_delay(batches, PointRule.LOCAL_PREDICTION)
+    assert joint(schedule, PLAIN, 1.3, 0.0).diverged[0] and fast(schedule, PLAIN, 1.3, 0.0).diverged[0]
+    equal = one_update_delay([[8, 4, 12]] * 120, PointRule.LOCAL_PREDICTION)
+    assert not fast(equal, PLAIN, 1.3, 0.0).diverged[0]
+
+
+MONTE_CARLO = {
+    **SEQUENCES,
+    "local-prediction, changing shares": one_update_delay(CHANGING, PointRule.LOCAL_PREDICTION),
+    "blend, changing shares": one_update_delay(CHANGING, PointRule.BLEND, 0.5),
+    "local-sgd": local_sgd(6, [8, 8, 8], [4, 4, 4]),
+    "local-sgd, unequal": local_sgd(6, [8, 4, 2], [5, 2, 3]),
+    "local-sgd, mixing": local_sgd(6, [8, 4, 2], [3, 2, 1], weight=0.6),
+}
+
+
+@pytest.mark.parametrize("name", MONTE_CARLO)
+def test_against_monte_carlo(name: str) -> None:
+    """Within 4 standard errors (under 1.5 % of the loss) at every tenth point and the last; 20,000 runs of the log, row by row."""
+    schedule = MONTE_CARLO[name]
+    training = Training(momentum=0.8, nesterov=name in ("blend", "local-sgd, unequal"), weight_decay=0.01)
+    beta = 0.8
+    exact = joint(schedule, training, 0.15, beta).loss[:, 0]
+    sampled = monte_carlo(schedule, Q, 0.15, beta, training, PATHS, seed=7)
+    rows = progress_of(schedule).rows
+    for k in sorted({*range(9, len(rows), 10), len(rows) - 1}):
+        mean, error = sampled[int(schedule.state[rows[k]])]
+        assert error < 0.015 * mean
+        assert abs(exact[k + 1] - mean) < 4 * error
+
+
+def test_anchored_average_leaves_the_rest_on_the_anchor() -> None:
+    from handmade_schedule import Script
+
+    s = Script(2)
+    a, b = (s.step(i, 0, 4, slot=s.grad(i, 0, 4)) for i in (0, 1))
+    s.mix(0, a, s.average([a, b], [0.3, 0.2]), anchor=0)
+    schedule = s.schedule()
+    exact = joint(schedule, PLAIN, 0.15, 0.0).loss[1, 0]
+    # x = x_0 - lr·(.3 g_a + .2 g_b): one step of half the rate whose noise weighs .3² + .2² against .5²
+    lr = 0.15
+    expected = Q.weight @ ((1 - 0.5 * lr * Q.h) ** 2 * Q.start + lr**2 * (0.09 + 0.04) * Q.c / 4)
+    assert exact == pytest.approx(expected, rel=1e-12)
+
+
+def test_target_and_slack_only_shorten_the_curves() -> None:
+    schedule = synchronous([[8, 8]] * 400)
+    rates, momenta = np.array([0.3, 0.1, 0.001, 5.0]), np.zeros(4)
+    plan = plan_of(schedule, PLAIN)
+    whole = run_sequence(plan, Q, rates, momenta)
+    short = run_sequence(plan, Q, rates, momenta, Rule(target=1.0, slack=1.5))
+    assert whole.diverged.tolist() == short.diverged.tolist() == [False, False, False, True]
+    for s in range(3):
+        length = short.length[s]
+        np.testing.assert_array_equal(short.loss[:length, s], whole.loss[:length, s])
+    reached = int(short.length[0]) - 1
+    assert short.loss[reached, 0] <= 1.0 < short.loss[0, 0]
+    assert reached < short.length[2] - 1 < 400  # the slow setting was cut off, not run to the end
+
+
+@pytest.mark.parametrize("steps", [[4, 4, 4, 4], [7, 3, 2, 1]])
+def test_composed_local_steps_equal_single_ones(steps: list[int]) -> None:
+    """Composing the local steps between averages is an optimisation, never a change."""
+    from dataclasses import replace
+
+    from hetsim.convergence.operations import Step
+
+    program = compile_schedule(local_sgd(5, [8, 4, 2, 2], steps), PLAIN)
+    assert any(isinstance(o, Step) and o.chained for o in program.operations)
+    single = replace(
+        program,
+        operations=tuple(replace(o, chained=False) if isinstance(o, Step) else o for o in program.operations),
+    )
+    rates, momenta = np.array([0.1, 0.3]), np.array([0.9, 0.0])
+    assert_same(run_joint(program, Q, rates, momenta), run_joint(single, Q, rates, momenta), 1e-12)

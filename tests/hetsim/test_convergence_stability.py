@@ -1,0 +1,109 @@
+"""Stability bounds against spectral radii, and the warnings."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hetsim.convergence.complexity import Difficulty, asynchronous_time, minibatch_time, optimal_time
+from hetsim.convergence.stability import cautions, largest_stable, largest_stable_at, noise_floor, transition
+from hetsim.errors import UsageError
+from hetsim.schedule import PointRule
+
+
+def radius(a: float, beta: float, delay: int) -> float:
+    """From the characteristic polynomial z^τ (z² - (1+β)z + β) + a·z = 0, times what is common; written apart from the package's matrix."""
+    coefficients = np.zeros(delay + 3)
+    coefficients[0], coefficients[1], coefficients[2] = 1.0, -(1.0 + beta), beta
+    coefficients[delay + 1] += a
+    return float(np.abs(np.roots(coefficients)).max())
+
+
+@given(st.floats(0.0, 0.99), st.integers(0, 32))
+def test_the_bound_is_where_the_spectral_radius_passes_one(beta: float, delay: int) -> None:
+    bound = largest_stable(beta, delay)
+    assert radius(bound * (1 - 1e-4), beta, delay) < 1.0 < radius(bound * (1 + 1e-4), beta, delay)
+
+
+@given(st.floats(0.0, 0.99), st.floats(0.01, 1.0), st.integers(0, 6))
+def test_transition_has_the_characteristic_polynomial_s_radius(beta: float, share: float, delay: int) -> None:
+    a = share * largest_stable(beta, delay)
+    mine = float(np.abs(np.linalg.eigvals(transition(a, beta, delay))).max())
+    assert mine == pytest.approx(radius(a, beta, delay), abs=1e-5)  # double roots lose half the digits
+
+
+def test_closed_forms() -> None:
+    assert [round(largest_stable(0.0, t), 3) for t in range(4)] == [2.0, 1.0, 0.618, 0.445]
+    for beta in (0.0, 0.3, 0.9):
+        assert largest_stable(beta, 0) == pytest.approx(2 * (1 + beta))
+        assert largest_stable(beta, 1) == 1 - beta
+        assert largest_stable(beta, 1.0 + 1e-9) == pytest.approx(
+            1 - beta, rel=1e-6
+        )  # the general equation gives the closed form
+    assert largest_stable(1e-9, 3) == pytest.approx(2 * math.sin(math.pi / 14), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("beta", "blend", "bound"),
+    [(0.9, 1, 3.8), (0.9, 0.75, 0.91), (0.9, 0.5, 0.70), (0.9, 0.3, 0.60), (0.9, 0, 0.50)]
+    + [(0.0, 1, 2.0), (0.0, 0.75, 1.56), (0.0, 0.5, 1.0), (0.0, 0.3, 0.80), (0.0, 0, 0.62)],
+)
+def test_bounds_of_blended_points(beta: float, blend: float, bound: float) -> None:
+    assert largest_stable_at(beta, PointRule.BLEND, blend) == pytest.approx(bound, abs=0.0051)
+
+
+def test_bounds_of_other_points() -> None:
+    assert largest_stable_at(0.9, PointRule.LOOK_AHEAD) == pytest.approx(0.27, abs=0.005)
+    assert largest_stable_at(0.0, PointRule.LOOK_AHEAD) == pytest.approx(0.618, abs=0.001)
+    assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION) == pytest.approx(3.8, rel=1e-6)
+    assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, shares_change=True) == pytest.approx(1.0)
+    assert largest_stable_at(0.9, PointRule.CURRENT, delay=2) == largest_stable(0.9, 2)
+
+
+def test_noise_floor_is_infinite_past_the_bound() -> None:
+    assert noise_floor(0.11, 1.0, 0.9, 1) == math.inf
+    assert noise_floor(0.09, 1.0, 0.9, 1) > noise_floor(0.09, 1.0, 0.9, 0) > 0
+    with pytest.raises(UsageError):
+        noise_floor(0.1, 1.0, 0.9, 2)
+
+
+def test_cautions() -> None:
+    def codes(**changes: float) -> list[str]:
+        arguments: dict[str, float] = {"learning_rate": 0.05, "momentum": 0.9, "largest_curvature": 1.0, "delay": 1.0}
+        return [c.code for c in cautions(**{**arguments, **changes})]  # type: ignore[arg-type]
+
+    assert codes() == []
+    assert codes(learning_rate=0.09) == ["learning-rate-near-bound"]
+    assert codes(learning_rate=0.2) == ["unstable-learning-rate"]
+    assert codes(learning_rate=0.2, delay=0.0) == []
+    assert codes(batch_samples=300, critical_batch_samples=200) == ["batch-past-critical"]
+    assert codes(learning_rate=2.0, point=PointRule.LOCAL_PREDICTION, shares_change=True) == ["unstable-learning-rate"]
+
+
+def test_time_complexity() -> None:
+    times = [1 / 100, 1 / 800, 1 / 200, 1 / 400]
+    difficulty = Difficulty(l_delta=1.0, epsilon=0.01, sigma2=0.1)  # σ²/ε = 10
+    best = optimal_time(times, difficulty)
+    assert best.workers == 3 and best.seconds == pytest.approx(0.929, abs=5e-4)
+    assert minibatch_time(times, difficulty) == pytest.approx(3.50)
+    assert asynchronous_time(times, difficulty) == pytest.approx(0.933, abs=5e-4)
+
+
+@given(st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=12), st.floats(0.0, 100.0))
+def test_nothing_is_faster_than_the_yardstick(times: list[float], sigma2: float) -> None:
+    difficulty = Difficulty(l_delta=1.0, epsilon=0.1, sigma2=sigma2)
+    least = optimal_time(times, difficulty).seconds * (1 - 1e-12)
+    assert least <= minibatch_time(times, difficulty) and least <= asynchronous_time(times, difficulty)
+    assert optimal_time([*times, 5.0], difficulty).seconds <= least / (1 - 1e-12) * (
+        1 + 1e-12
+    )  # one worker more never hurts
+
+
+@pytest.mark.parametrize("times", [[], [0.0], [-1.0, 1.0], [math.inf], [math.nan]])
+def test_time_complexity_refuses(times: list[float]) -> None:
+    with pytest.raises(UsageError, match="positive"):
+        optimal_time(times, Difficulty(1.0, 0.1, 1.0))
