@@ -1,0 +1,122 @@
+"""The command line: `hetsim`. No logic here: each command reads its arguments, calls one function, shows what it returns.
+
+    running      simulate, compare, explain, replay
+    describing   profiles, algorithms, schema, init, import, report, app
+    arguments    what the commands have in common
+    tables       results as Rich tables
+    terminal     stdout, stderr, progress
+
+Exit codes: 0 fine, 1 a run failed, 2 usage or bad input, 3 a check failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from hetsim.cli import describing, running
+from hetsim.cli.terminal import say
+from hetsim.errors import HetsimError, ProfileError
+
+EXAMPLES = """\
+How would training run on a cluster of unequal GPUs, and which algorithm wins?
+
+\b
+Examples:
+  hetsim compare                             four unequal GPUs, all algorithms
+  hetsim compare mixed-gpu-4-slow -o out     slow network; keep it in a folder
+  hetsim compare --set network.bandwidth_gbit_per_s=1 -a s-sgd -a abs-sgd
+  hetsim init --gpus A100:2,V100:2 > my.yaml describe your own cluster
+  hetsim simulate my.yaml -a abs-sgd         timing of one algorithm
+  hetsim explain my.yaml -a abs-sgd          the arithmetic behind a number
+"""
+
+app = typer.Typer(
+    name="hetsim",
+    help=EXAMPLES,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from hetsim import __version__
+
+        print(f"hetsim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", callback=_version, is_eager=True
+    ),
+) -> None:
+    pass
+
+
+running.register(app)
+describing.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; every expected error becomes one message on stderr."""
+    restore = _end_on_sigterm()
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    finally:
+        restore()
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        code = app(args=arguments, prog_name="hetsim", standalone_mode=False)
+        if code == 130:
+            say("interrupted; nothing was left half-written")
+        return int(code or 0)
+    except HetsimError as error:
+        # A profile's problems open with file:line:column, which editors and terminals turn into links.
+        say(str(error) if isinstance(error, ProfileError) else f"error: {error}")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        say("interrupted; nothing was left half-written")
+        return 130
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _usage(error)  # Typer brings its own copy of click or uses an installed one: known by what it offers
+
+
+def _usage(error: Any) -> int:
+    """Unknown option or command, missing argument: what Typer found, without its box."""
+    context = getattr(error, "ctx", None)
+    text = error.format_message()
+    if not text:  # no arguments: the help has been shown
+        return int(error.exit_code)
+    say(f"error: {text[:1].lower()}{text[1:]}")
+    if context is not None:
+        say(f"see {context.command_path} --help")
+    return int(error.exit_code)
+
+
+def _end_on_sigterm() -> Any:
+    """Let a termination signal unwind like Ctrl-C does, so that temporary folders and worker processes go away."""
+
+    def end(signum: int, frame: Any) -> None:
+        raise SystemExit(128 + signum)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        return lambda: None
+    return lambda: signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,110 @@
+"""Results as Rich tables: columns by width, units in the headers, nothing said by colour alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from hetsim import wording
+
+if TYPE_CHECKING:
+    from hetsim.algorithms import Algorithm
+    from hetsim.simulate import Result
+
+
+def grid(*columns: str, right: frozenset[int] = frozenset()) -> Table:
+    """An open table; the columns numbered in `right` hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i in right else "left", no_wrap=i in right)
+    return table
+
+
+def paragraph(label: str, text: str) -> Padding:
+    """`label: text`, the label in bold."""
+    return Padding(Text.assemble((f"{label}: ", "bold"), text), (0, 0, 0, 0))
+
+
+def profiles(found: Mapping[str, str], default: str) -> list[Any]:
+    """Names and descriptions."""
+    table = grid("profile", "what it is")
+    for name, description in found.items():
+        table.add_row(Text(name, style="bold"), Text(description + (" (default)" if name == default else "")))
+    return [table]
+
+
+def algorithms(known: Mapping[str, type[Algorithm]]) -> list[Any]:
+    """Per algorithm what it is and where it is described, then its options with defaults."""
+    out: list[Any] = []
+    for name, kind in known.items():
+        role = "" if kind.role == "baseline" else f"  [{kind.role}]"
+        out.append(Text.assemble((name, "bold"), role))
+        out.append(Padding(Text(kind.summary()), (0, 0, 0, 2)))
+        if kind.source:
+            out.append(Padding(Text(kind.source, style="dim"), (0, 0, 0, 2)))
+        options = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        for key, field in kind.Options.model_fields.items():
+            default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            options.add_row(Text(f"{key}={default}"), Text(field.description or ""))
+        if options.row_count:
+            out.append(Padding(options, (0, 0, 0, 4)))
+    return out
+
+
+def simulation(result: Result, label: str) -> list[Any]:
+    """Figures of one run, then the share of every worker."""
+    from hetsim.export import limits, warnings_of
+
+    t, cluster = result.timing, result.cluster
+    head = Text.assemble((label, "bold"), " on ", (cluster.name, "bold"), f", {wording.count(t.updates)} updates in ")
+    head.append(f"{wording.seconds(result.schedule.horizon_s)} of simulated time, seed {result.seed}")
+    figures = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, value in (
+        ("samples/s", wording.rate(t.samples_per_s)),
+        ("seconds per update", wording.seconds(t.update_period_s)),
+        ("samples per update", wording.count(t.mean_batch_samples)),
+        ("busy", wording.percent(t.utilisation, 1)),
+        ("waiting", waiting_text(t.waiting_share, t.waiting)),
+        ("staleness, updates", wording.staleness(t.staleness_mean, t.staleness_max)),
+    ):
+        figures.add_row(name, Text(value))
+    out: list[Any] = [head, "", figures, "", workers(result), "", paragraph("limited by", limits(result))]
+    out += [paragraph("note", w["text"]) for w in warnings_of(result)]
+    out.append(Text("Figures over the second half of the updates. Timing only: no loss was predicted.", style="dim"))
+    return out
+
+
+def waiting_text(share: float, causes: Mapping[str, float]) -> str:
+    """`41.0 %: 21 % for peers, 20 % for the network`."""
+    names = {
+        "peers": "for peers",
+        "network": "for the network",
+        "push": "for pushes",
+        "pull": "for pulls",
+        "gate": "at the gate",
+    }
+    parts = sorted(((v, k) for k, v in causes.items() if v >= 0.005), reverse=True)
+    detail = ", ".join(f"{wording.percent(v)} {names.get(k, k)}" for v, k in parts)
+    return wording.percent(share, 1) + (f": {detail}" if detail else "")
+
+
+MOST_WORKERS = 16  # rows on a screen
+
+
+def workers(result: Result) -> Table:
+    """What each worker did; of many only the first."""
+    t = result.timing
+    table = grid("worker", "GPU", "samples %", "busy %", "waiting %", "last to join %", right=frozenset({2, 3, 4, 5}))
+    for worker in result.cluster.workers[:MOST_WORKERS]:
+        i = worker.rank
+        shares = (t.sample_share[i], t.busy_share[i], t.waiting_share_by_worker[i], t.last_share[i])
+        table.add_row(worker.name, worker.gpu or wording.NONE, *(f"{100 * float(s):.1f}" for s in shares))
+    more = result.cluster.n - MOST_WORKERS
+    if more > 0:
+        table.add_row(f"and {more:,} more", "", "", "", "", "")
+    return table

@@ -1,0 +1,181 @@
+"""A Schedule as a Chrome trace: drop trace.json.gz on https://ui.perfetto.dev.
+
+One process per worker (and one for the server's), in it the threads compute, communication and waiting; flow arrows join the
+collectives' ends over the workers; counters show batch and staleness per update. Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hetsim.schedule.kinds import Kind, Payload, WaitCause
+from hetsim.schedule.table import Schedule
+
+TRACE_VERSION = 1
+COMPUTE, COMMUNICATION, WAITING = 1, 2, 3
+THREADS = {COMPUTE: "compute", COMMUNICATION: "communication", WAITING: "waiting"}
+MOST_EVENTS = 1_000_000  # what the viewer opens in seconds; a longer run is cut and says so [our choice]
+CAUSES = {c: f"wait: {c.name.lower()}" for c in WaitCause}
+Event = dict[str, Any]
+
+
+def trace_events(schedule: Schedule, most: int = MOST_EVENTS) -> dict[str, Any]:
+    """The trace as a document: {"traceEvents": [...], "otherData": ...}."""
+    events = _names(schedule)
+    body = [*_spans(schedule), *_counters(schedule)]
+    body.sort(key=lambda e: (e["ts"], e["pid"], e.get("tid", 0), e["ph"]))
+    cut = len(body) > most
+    if cut:
+        body = _whole_flows(body[:most])
+    header = schedule.header
+    return {
+        "traceEvents": events + body,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "schema_version": TRACE_VERSION,
+            "algorithm": header.algorithm,
+            "seed": header.seed,
+            "origin": header.origin,
+            "complete": not cut,
+            "end_s": body[-1]["ts"] / 1e6 if cut else schedule.horizon_s,
+        },
+    }
+
+
+def write_trace(schedule: Schedule, path: str | Path) -> None:
+    """Write the trace gzipped, the same bytes every time, under a temporary name that is then renamed."""
+    path = Path(path)
+    text = json.dumps(trace_events(schedule), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _names(schedule: Schedule) -> list[Event]:
+    """Names and order of processes and threads."""
+    events: list[Event] = []
+    for rank, name in enumerate(schedule.header.workers):
+        events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"{rank} {name}"}})
+        events.append({"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}})
+        for tid, thread in THREADS.items():
+            events.append({"ph": "M", "pid": rank, "tid": tid, "name": "thread_name", "args": {"name": thread}})
+            events.append(
+                {"ph": "M", "pid": rank, "tid": tid, "name": "thread_sort_index", "args": {"sort_index": tid}}
+            )
+    cluster = schedule.n
+    events.append({"ph": "M", "pid": cluster, "name": "process_name", "args": {"name": "updates"}})
+    events.append({"ph": "M", "pid": cluster, "name": "process_sort_index", "args": {"sort_index": cluster}})
+    return events
+
+
+def _span(rank: int, tid: int, name: str, start_s: float, end_s: float, **args: Any) -> Event:
+    ts, dur = float(start_s) * 1e6, float(end_s - start_s) * 1e6
+    return {"ph": "X", "pid": rank, "tid": tid, "name": name, "ts": ts, "dur": dur, "args": args}
+
+
+def _spans(schedule: Schedule) -> list[Event]:
+    """Compute, waiting, and what was on the wire."""
+    s, n = schedule, schedule.n
+    events: list[Event] = []
+    for row in s.rows(Kind.GRAD):
+        rank = int(s.worker[row])
+        samples, first = int(s.samples[row]), int(s.first[row])
+        name = f"{samples} samples"
+        events.append(
+            _span(
+                rank, COMPUTE, name, s.start_s[row], s.end_s[row], first=first, samples=samples, state=int(s.state[row])
+            )
+        )
+    for row in s.rows(Kind.WAIT):
+        rank = int(s.worker[row])
+        if rank < n and s.end_s[row] > s.start_s[row]:
+            events.append(_span(rank, WAITING, CAUSES[WaitCause(int(s.code[row]))], s.start_s[row], s.end_s[row]))
+    events += _transfers(schedule)
+    return events
+
+
+def _transfers(schedule: Schedule) -> list[Event]:
+    """Collectives as one span per member with an arrow through them; pushes and pulls as spans of their worker."""
+    s, n = schedule, schedule.n
+    members: dict[int, list[int]] = defaultdict(list)
+    for row in s.rows(Kind.JOIN):
+        members[int(s.source[row])].append(int(s.worker[row]))
+    events: list[Event] = []
+    free = np.zeros(n)  # a track shows one transfer at a time: a later one begins where the last one ended
+    for row in s.rows(Kind.REDUCE):
+        transfer, worker = int(s.source[row]), int(s.worker[row])
+        ranks = [worker] if 0 <= worker < n else [r for r in sorted(set(members[transfer])) if r < n]
+        kind = "all-reduce" if worker < 0 else "push" if s.code[row] == Payload.GRADIENT else "pull"
+        what = Payload(int(s.code[row])).name.lower()
+        shown: list[Event] = []
+        for rank in ranks:
+            start, end = max(float(s.start_s[row]), free[rank]), float(s.end_s[row])
+            if end <= start and worker >= 0:
+                continue
+            free[rank] = max(free[rank], end)
+            shown.append(
+                _span(
+                    rank,
+                    COMMUNICATION,
+                    f"{kind} {transfer}",
+                    start,
+                    max(start, end),
+                    carries=what,
+                    samples=int(s.samples[row]),
+                )
+            )
+        events += shown
+        events += _arrows(shown, transfer)
+    return events
+
+
+def _arrows(spans: list[Event], transfer: int) -> list[Event]:
+    """One flow over the spans of a collective: start, steps, end."""
+    if len(spans) < 2:
+        return []
+    last = len(spans) - 1
+    out = []
+    for i, span in enumerate(spans):
+        phase = "s" if i == 0 else "f" if i == last else "t"
+        flow = {
+            "ph": phase,
+            "id": transfer,
+            "cat": "collective",
+            "name": "collective",
+            "pid": span["pid"],
+            "tid": span["tid"],
+        }
+        out.append(flow | {"ts": span["ts"]} | ({"bp": "e"} if phase == "f" else {}))
+    return out
+
+
+def _counters(schedule: Schedule) -> list[Event]:
+    """Batch and staleness of every update at its completion."""
+    u, pid = schedule.updates, schedule.n
+    if not len(u):
+        return []
+    owner = u.owner
+    most = np.zeros(len(u), np.int64)
+    np.maximum.at(most, owner, u.staleness)
+    out: list[Event] = []
+    for k in range(len(u)):
+        ts = float(u.time_s[k] * 1e6)
+        out.append({"ph": "C", "pid": pid, "name": "batch", "ts": ts, "args": {"samples": int(u.samples[k])}})
+        out.append({"ph": "C", "pid": pid, "name": "staleness", "ts": ts, "args": {"updates": int(most[k])}})
+    return out
+
+
+def _whole_flows(body: list[Event]) -> list[Event]:
+    """Drop arrows that the cut left without their end."""
+    ended = {e["id"] for e in body if e["ph"] == "f"}
+    return [e for e in body if e["ph"] not in "stf" or e["id"] in ended]
