@@ -33,7 +33,7 @@ from hetsim.convergence.sequence import DEFAULT_RULE, Losses, Rule, Watch
 
 Floats = NDArray[np.float64]
 LOOK_EVERY = 16  # points of the curve between looks for settings that are done
-MOMENT_BYTES = 16e6  # per part of the settings: small enough for the caches, measured
+MOMENT_BYTES = 8e6  # per part of the settings: small enough for the caches, measured
 Chain = tuple[
     tuple[float, float, float], ...
 ]  # (weight of x in the gradient, noise, rate factor) of the steps to compose

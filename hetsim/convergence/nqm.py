@@ -11,10 +11,12 @@ from hetsim.cluster.spec import Cluster
 from hetsim.convergence.constants import NODES, WorkloadConstants, constants_of
 from hetsim.convergence.joint import run_joint
 from hetsim.convergence.operations import compile_schedule
-from hetsim.convergence.plan import plan_of
+from hetsim.convergence.plan import make_plan, plan_of, point_scales
 from hetsim.convergence.predictor import Curve, Setting, Target
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.sequence import Losses, Rule, run_sequence
+from hetsim.convergence.stability import Caution, cautions
+from hetsim.schedule.kinds import PointRule
 from hetsim.schedule.table import Schedule
 
 JOINT_NODES = 24  # the general engine costs rows² per node; error of the loss under .5 % (tests)
@@ -31,6 +33,39 @@ class NoisyQuadratic:
     def target(self, cluster: Cluster) -> Target:
         """training.target_loss where given, else the loss that stands for the workload's metric (`constants`)."""
         return constants_of(cluster.workload).target(cluster)
+
+    def grid(self, cluster: Cluster, rates: int = 25, momenta: Sequence[float] = (0.0, 0.5, 0.9)) -> list[Setting]:
+        """Settings to tune on, the same for every algorithm: lr·h from .001 to 4 for the model's largest curvature h, past every bound."""
+        largest = constants_of(cluster.workload).nqm.quadratic().largest_curvature
+        values = np.geomspace(0.001, 4.0, rates) / largest
+        return [Setting(learning_rate=float(lr), momentum=m) for m in momenta for lr in values]
+
+    def cautions(self, schedule: Schedule, cluster: Cluster, setting: Setting) -> list[Caution]:
+        """Warnings for one setting on one Schedule: stability at its mean delay and compute point, batch against the noise scale.
+
+        Replicas that step on their own are judged without delay."""
+        known = constants_of(cluster.workload)
+        updates = schedule.updates
+        points = progress_of(schedule)
+        batch = float(np.mean(points.samples / points.steps)) if len(points.samples) else None
+        delay, point, scale, change = 0.0, PointRule.CURRENT, 1.0, False
+        if len(updates) and updates.is_sequence:
+            delay = float(np.average(updates.staleness, weights=updates.part_samples))
+            if updates.predicted.any():
+                point = PointRule(int(updates.rule[updates.predicted][0]))
+                scale = float(point_scales(schedule)[updates.predicted][0])
+                change = bool(make_plan(updates, cluster.training).share_change.any())
+        return cautions(
+            learning_rate=setting.learning_rate,
+            momentum=setting.momentum,
+            largest_curvature=known.nqm.quadratic().largest_curvature,
+            delay=delay,
+            point=point,
+            scale=scale,
+            shares_change=change,
+            batch_samples=batch,
+            critical_batch_samples=known.noise_scale.noise_scale_samples,
+        )
 
     def curves(
         self,
