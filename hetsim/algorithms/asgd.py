@@ -16,6 +16,10 @@ class Asgd(Algorithm, name="asgd"):
     source = "Dean et al. 2012, Large Scale Distributed Deep Networks, NeurIPS"
     has_server = True
 
+    def parameter_buffers(self, optimizer_states: int) -> int:
+        """Weights and gradient; the optimizer's state is the server's."""
+        return 2
+
     def worker(self, w: Port) -> Program:
         """Pull, compute, push."""
         while True:

@@ -64,6 +64,13 @@ class Algorithm:
         """Where `predict` moves the compute point, and the number that goes with it (kappa or the blend)."""
         return PointRule.CURRENT, 1.0
 
+    def parameter_buffers(self, optimizer_states: int) -> int:
+        """Buffers as large as the parameters that a worker holds at once; `optimizer_states`: 1 for momentum, 2 for Adam, 0 for plain SGD.
+
+        Weights, the gradient (its accumulator, reduced in place) and the optimizer's state; what else is needed is the algorithm's own.
+        """
+        return 2 + optimizer_states
+
     def check(self, schedule: Schedule) -> None:
         """Raise ScheduleError where the log breaks what the algorithm promises."""
 
@@ -143,6 +150,14 @@ class OneUpdateDelay(Algorithm):
         rule = PointRule[point.upper().replace("-", "_")]
         scale = {"look-ahead": self.options.kappa, "blend": self.options.blend}.get(point, 1.0)
         return rule, float(scale)
+
+    def parameter_buffers(self, optimizer_states: int) -> int:
+        """The gradient in flight beside the one being summed; a predicted point, and for the predictions that take a step with the own
+        gradient the optimizer's state saved around it; `blend` keeps the last mean gradient as well."""
+        point = self.options.compute_point
+        own_step = 1 + optimizer_states
+        extra = {"current": 0, "look-ahead": 1, "local-prediction": own_step, "blend": own_step + 1}[point]
+        return super().parameter_buffers(optimizer_states) + 1 + extra
 
     def check(self, schedule: Schedule) -> None:
         """Update k uses version max(k-1, 0): staleness 0 for the first (and for synchronous updates), then exactly 1."""

@@ -34,6 +34,10 @@ class Ssp(Algorithm, name="ssp"):
     has_server = True
     Options: Any = SspOptions
 
+    def parameter_buffers(self, optimizer_states: int) -> int:
+        """Weights and gradient; the optimizer's state is the server's."""
+        return 2
+
     def worker(self, w: Port) -> Program:
         """Pull (the answer may be held back), compute, push: one clock."""
         while True:
