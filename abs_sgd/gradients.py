@@ -1,8 +1,8 @@
 """A model seen as one flat vector of parameters and one of gradients.
 
-Parameters and gradients of the model are views into the two vectors, so that moving a replica to another version is one copy and a
-gradient sum is ready to be added, sent or stepped with as it lies. Buffers (BatchNorm's statistics) are kept apart: they belong to a
-replica, not to a version.
+Parameters and gradients of the model are views into the two vectors, so that moving a replica to another version is
+one copy and a gradient sum is ready to be added, sent or stepped with as it lies. Buffers (BatchNorm's statistics)
+are kept apart: they belong to a replica, not to a version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Buffers = list[Tensor]
 
 
 class FlatModel:
-    """`model` with its trainable parameters laid out in `parameters_P` and their gradients in `gradient_P` (P: all of them).
+    """`model` with its trainable parameters laid out in `parameters_P` and their gradients in `gradient_P` (P: all of
+    them).
 
     Raises ValueError for a model without trainable parameters or with more than one dtype among them.
     """
@@ -44,7 +45,8 @@ class FlatModel:
         return self.parameters_P.numel()
 
     def load(self, values_P: Tensor) -> None:
-        """Move the model to `values_P`, which the caller no longer changes (loading the same vector again costs nothing)."""
+        """Move the model to `values_P`, which the caller no longer changes (loading the same vector again costs
+        nothing)."""
         if values_P is not self._loaded:
             self.parameters_P.copy_(values_P)
             self._loaded = values_P
@@ -72,7 +74,8 @@ class FlatModel:
 
 
 def average_buffers(replicas: Sequence[Buffers], weights: Sequence[float]) -> Buffers:
-    """Buffers averaged over replicas by weight (samples seen); those that are not floating-point are the first replica's."""
+    """Buffers averaged over replicas by weight (samples seen); those that are not floating-point are the first
+    replica's."""
     total = float(sum(weights))
     shares = [w / total for w in weights] if total > 0 else [1.0 / len(replicas)] * len(replicas)
     return [

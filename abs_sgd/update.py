@@ -1,7 +1,7 @@
 """The one place for the update: what a gradient sum does to parameters, wherever the sum came from.
 
-In-process training, training on torch.distributed and the loop wrapper all call this, so that they cannot disagree. It knows nothing of
-schedules, clocks or communication: states go in, a new state comes out.
+In-process training, training on torch.distributed and the loop wrapper all call this, so that they cannot disagree.
+It knows nothing of schedules, clocks or communication: states go in, a new state comes out.
 
     step              x, v  ->  torch.optim's step on  clip(sum / divisor)
     learning rate     lr · rule(B / B_ref) · warm-up(samples in updates before) · scale
@@ -29,8 +29,9 @@ CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 class UpdateRule:
     """How parameters are updated. For AdamW, `momentum` is beta_1.
 
-    `reference_batch_samples` is the batch `learning_rate` was chosen for; `lr_rule` scales the rate with B over it. During the first
-    `warmup_samples` the rate grows linearly: with W = warm-up over reference batch, the first update has 1/W of it, the W-th all.
+    `reference_batch_samples` is the batch `learning_rate` was chosen for; `lr_rule` scales the rate with B over it.
+    During the first `warmup_samples` the rate grows linearly: with W = warm-up over reference batch, the first update
+    has 1/W of it, the W-th all.
     """
 
     learning_rate: float
@@ -77,7 +78,8 @@ class State:
 
 
 class Updater:
-    """Applies one `UpdateRule` through torch.optim. `keep_mean_gradient` is needed by `predict` with own_share < 1 only."""
+    """Applies one `UpdateRule` through torch.optim. `keep_mean_gradient` is needed by `predict` with own_share < 1
+    only."""
 
     def __init__(self, rule: UpdateRule, *, keep_mean_gradient: bool = False) -> None:
         self.rule = rule
@@ -85,9 +87,7 @@ class Updater:
         self._parameter: torch.nn.Parameter | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def step(
-        self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0
-    ) -> State:
+    def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
         """The next version: a step on gradient_sum / divisor, clipped once, counted as an update of `samples`."""
         before = state.progress
         mean_P = gradient_sum_P / divisor
@@ -108,7 +108,8 @@ class Updater:
         )
 
     def look_ahead(self, state: State, kappa: float) -> Tensor:
-        """x - κ · lr · v, where momentum alone would carry x. v is SGD's momentum buffer or AdamW's m̂ / (sqrt(v̂) + eps) [our choice]."""
+        """x - κ · lr · v, where momentum alone would carry x. v is SGD's momentum buffer or AdamW's m̂ / (sqrt(v̂) +
+        eps) [our choice]."""
         held = state.optimizer
         if self.rule.optimizer == "adamw":
             if "exp_avg" not in held:
@@ -120,13 +121,14 @@ class Updater:
             direction_P = held["momentum_buffer"]
         else:
             return state.parameters_P
-        return state.parameters_P - kappa * self._next_rate(state) * direction_P
+        return torch.sub(state.parameters_P, direction_P, alpha=kappa * self._next_rate(state))
 
     def predict(self, state: State, own_sum_P: Tensor | None, own_samples: float, own_share: float = 1.0) -> Tensor:
         """Parameters after the step that a worker's own gradient predicts; `state` is untouched.
 
-        The gradient is own_share · own mean + (1 - own_share) · last applied mean, not clipped but scaled by the last applied clip
-        factor; the rate is that of the next update with the last B. No samples: own mean 0. No update yet: the own mean alone.
+        The gradient is own_share · own mean + (1 - own_share) · last applied mean, not clipped but scaled by the last
+        applied clip factor; the rate is that of the next update with the last B. No samples: own mean 0. No update
+        yet: the own mean alone.
         """
         gradient_P = torch.zeros_like(state.parameters_P)
         if own_sum_P is not None and own_samples > 0:
@@ -146,7 +148,8 @@ class Updater:
         weight: float = 1.0,
         reset: bool = False,
     ) -> State:
-        """(1-weight) · own + weight · (Σ w_i x_i + (1 - Σ w_i) · anchor); without an anchor the w_i are normalised to sum to 1.
+        """(1-weight) · own + weight · (Σ w_i x_i + (1 - Σ w_i) · anchor); without an anchor the w_i are normalised to
+        sum to 1.
 
         With w_i = (Σ_j p_j H_j) p_i / H_i and the anchor the last average this is FedNova (Wang et al. 2020) for plain local SGD.
         The optimizer state is the own one, or empty if `reset`.
@@ -169,9 +172,7 @@ class Updater:
             averaged_samples=samples,
         )
         kept = {} if reset else own.optimizer
-        return State(
-            parameters_P=parameters_P, optimizer=kept, progress=progress, mean_gradient_P=own.mean_gradient_P
-        )
+        return State(parameters_P=parameters_P, optimizer=kept, progress=progress, mean_gradient_P=own.mean_gradient_P)
 
     def _next_rate(self, state: State) -> float:
         batch = state.progress.last_batch_samples or self.rule.reference_batch_samples

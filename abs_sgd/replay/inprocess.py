@@ -1,7 +1,7 @@
 """Training in virtual time: true gradients of a real model on real data, the Schedule's clock.
 
-What a cluster one does not own would have done, from a laptop or one GPU. The log is executed, never the program, so nothing here knows
-any algorithm. Loss is measured outside the clock.
+What a cluster one does not own would have done, from a laptop or one GPU. The log is executed, never the program, so
+nothing here knows any algorithm. Loss is measured outside the clock.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class _Trace:
 
 
 def numbers_of(ranges: Iterable[Range], thinning: int) -> Ints:
-    """Running sample numbers of ranges. With thinning r, one sample of the task stands for r of the Schedule: each multiple of r."""
+    """Running sample numbers of ranges. With thinning r, one sample of the task stands for r of the Schedule: each
+    multiple of r."""
     parts = [np.arange(-(-first // thinning), -(-(first + count) // thinning)) for first, count in ranges]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -88,14 +89,12 @@ def numbers_of(ranges: Iterable[Range], thinning: int) -> Ints:
 class InProcess:
     """One Schedule and one task, ready to be trained with any update rule.
 
-    `fused`: passes of sample-separable models are joined where `abs_sgd.replay.plan` allows it; ignored for other models, which run
-    pass by pass with their buffers per replica. `thinning` = r: one training sample stands for r of the Schedule's, so that a small
-    data set is trained at the same distance from its critical batch as the profile's.
+    `fused`: passes of sample-separable models are joined where `abs_sgd.replay.plan` allows it; ignored for other
+    models, which run pass by pass with their buffers per replica. `thinning` = r: one training sample stands for r of
+    the Schedule's, so that a small data set is trained at the same distance from its critical batch as the profile's.
     """
 
-    def __init__(
-        self, schedule: Schedule, task: Task, *, seed: int = 0, fused: bool = True, thinning: int = 1
-    ) -> None:
+    def __init__(self, schedule: Schedule, task: Task, *, seed: int = 0, fused: bool = True, thinning: int = 1) -> None:
         if thinning < 1:
             raise UsageError("thinning must be at least 1")
         self.schedule = schedule
@@ -115,9 +114,11 @@ class InProcess:
         observe: Observer | None = None,
         assumptions: tuple[str, ...] = (),
     ) -> Curve:
-        """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples (0: never but at the start).
+        """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples (0:
+        never but at the start).
 
-        Ends with the log, at a loss of `stop_at`, past `until_s`, or when diverged. `observe(id, state)` sees every state once.
+        Ends with the log, at a loss of `stop_at`, past `until_s`, or when diverged. `observe(id, state)` sees every
+        state once.
         """
         run = _Run(self, Updater(rule, keep_mean_gradient=self._blends), observe)
         every = self.task.evaluate_every_samples * self.thinning
@@ -178,9 +179,7 @@ class _Run:
         self.model.load(state.parameters_P)
         if self.buffers:
             ranks = sorted(self.buffers)
-            self.model.load_buffers(
-                average_buffers([self.buffers[w] for w in ranks], [self.seen[w] for w in ranks])
-            )
+            self.model.load_buffers(average_buffers([self.buffers[w] for w in ranks], [self.seen[w] for w in ranks]))
         return self.task.evaluate(self.model.model)
 
     def _pass(self, action: Pass) -> None:

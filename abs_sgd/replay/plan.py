@@ -5,10 +5,10 @@
     Mix     parent -> state by averaging states
     Point   parent -> state, a predicted compute point
 
-Ids are the Schedule's. Replicas that share a state's id are computed once; states and accumulators are dropped after their last use.
-Fusing (for sample-separable models): accumulators of several workers that are taken at one state and go into one step with equal weight,
-and nowhere else, become one pass; passes of one accumulator at one state always do. Otherwise passes are made one by one in the order
-of the log.
+Ids are the Schedule's. Replicas that share a state's id are computed once; states and accumulators are dropped after
+their last use. Fusing (for sample-separable models): accumulators of several workers that are taken at one state and
+go into one step with equal weight, and nowhere else, become one pass; passes of one accumulator at one state always
+do. Otherwise passes are made one by one in the order of the log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`slot`: the worker's own accumulator, -1 where it has no samples; `rule`: PointRule; `amount`: kappa or the own share."""
+    """`slot`: the worker's own accumulator, -1 where it has no samples; `rule`: PointRule; `amount`: kappa or the own
+    share."""
 
     state: int
     parent: int
@@ -89,6 +90,10 @@ class Plan:
         return sum(isinstance(a, Pass) for a in self.actions)
 
 
+_Piece = tuple[int, int, int, int]  # state, worker, first, count
+_Share = tuple[int, int, float]  # worker, accumulator or state, weight
+
+
 class _Builder:
     """Walks the log once. Gradients are emitted at their row, or when first needed if fused."""
 
@@ -97,9 +102,9 @@ class _Builder:
         self.fused = fused
         self.actions: list[Action] = []
         self.made = {0}
-        self.pieces: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)  # slot -> state, worker, first, count
-        self.joined: dict[int, list[tuple[int, int, float]]] = defaultdict(list)  # transfer -> worker, slot, weight
-        self.offered: dict[int, list[tuple[int, int, float]]] = defaultdict(list)  # transfer -> worker, state, weight
+        self.pieces: dict[int, list[_Piece]] = defaultdict(list)  # by slot
+        self.joined: dict[int, list[_Share]] = defaultdict(list)  # accumulators by transfer
+        self.offered: dict[int, list[_Share]] = defaultdict(list)  # states by transfer
         self.taken: set[int] = set()  # slots already computed
         self.sums: dict[int, tuple[tuple[int, float], ...]] = {}  # transfer -> accumulators that hold its sum
         self.alone: set[int] = set()  # slots that something else than one step reads
@@ -114,8 +119,8 @@ class _Builder:
                 self.pieces[slot].append((state, worker, first, count))
         rows = s.rows(Kind.JOIN)
         uses: dict[int, int] = defaultdict(int)
-        columns = (s.source, s.worker, s.slot, s.state, s.scale)
-        for source, worker, slot, state, weight in zip(*(c[rows].tolist() for c in columns), strict=True):
+        joins = (s.source, s.worker, s.slot, s.state, s.scale)
+        for source, worker, slot, state, weight in zip(*(c[rows].tolist() for c in joins), strict=True):
             if slot >= 0:
                 self.joined[source].append((worker, slot, weight))
                 uses[slot] += 1

@@ -1,7 +1,7 @@
 """Which sample comes when, and randomness that belongs to a sample rather than to the order of computation.
 
-Keyed draws are a counter-based hash (the finaliser of SplitMix64, Steele, Lea and Flood 2014): the same (seed, epoch, sample) gives the
-same draw whatever algorithm, worker or batch meets the sample, and however passes are fused.
+Keyed draws are a counter-based hash (the finaliser of SplitMix64, Steele, Lea and Flood 2014): the same (seed, epoch,
+sample) gives the same draw whatever algorithm, worker or batch meets the sample, and however passes are fused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def normal(seed: int, *keys: Ints | int) -> Floats:
 
 
 class SampleOrder:
-    """Sample number (running over all epochs) -> index into the data: one permutation per epoch, keyed by (seed, epoch)."""
+    """Sample number (running over all epochs) -> index into the data: one permutation per epoch, keyed by (seed,
+    epoch)."""
 
     KEPT = 4  # permutations; asynchronous workers are rarely more than an epoch apart
 

@@ -20,11 +20,12 @@ EVALUATION_SAMPLES = 1000  # per forward pass; bounds memory only
 class Task:
     """What is trained on what.
 
-    `batch(numbers, seed)` gives the samples with these running numbers (any epoch) in the order of that seed; `loss_sum(model, batch)`
-    is a **sum** over them; `evaluate(model)` is the held-out loss. `separable`: the gradient of a sum over samples is the sum of their
-    gradients and passes leave nothing behind (no BatchNorm, no dropout), so passes at one point may be fused.
-    The defaults of training (`reference_batch_samples` to `learning_rates`) are in the regime people train in: batch below the critical
-    one, tens of updates per epoch; each builder says where they come from.
+    `batch(numbers, seed)` gives the samples with these running numbers (any epoch) in the order of that seed;
+    `loss_sum(model, batch)` is a **sum** over them; `evaluate(model)` is the held-out loss. `separable`: the gradient
+    of a sum over samples is the sum of their gradients and passes leave nothing behind (no BatchNorm, no dropout), so
+    passes at one point may be fused. The defaults of training (`reference_batch_samples` to `learning_rates`) are in
+    the regime people train in: batch below the critical one, tens of updates per epoch; each builder says where they
+    come from.
     """
 
     name: str
@@ -89,4 +90,4 @@ def mean_loss(
 
 def split(inputs: Tensor, targets: Tensor, size: int = EVALUATION_SAMPLES) -> list[Batch]:
     """Tensors cut into batches of at most `size`."""
-    return list(zip(inputs.split(size), targets.split(size), strict=True))
+    return list(zip(torch.split(inputs, size), torch.split(targets, size), strict=True))

@@ -33,7 +33,8 @@ def delayed(
     dataset_samples: int = 10**9,
     micro: int | None = None,
 ) -> Schedule:
-    """One update of delay: batch k is taken while synchronization k-1 runs, at the compute point of `rule` predicted from x_{k-1}.
+    """One update of delay: batch k is taken while synchronization k-1 runs, at the compute point of `rule` predicted
+    from x_{k-1}.
 
     With changing shares this is what ABS-SGD logs.
     """
@@ -84,9 +85,7 @@ def averaging(
                 )
                 held[i], slot, first = state, slot + 1, first + batch
             log.add(Kind.JOIN, i, r + 0.5, r + 0.5, state=held[i], source=r, samples=count * batch, scale=weights[i])
-        log.add(
-            Kind.REDUCE, -1, r + 0.5, r + 1.0, source=r, samples=batch * sum(steps), code=Payload.PARAMETERS
-        )
+        log.add(Kind.REDUCE, -1, r + 0.5, r + 1.0, source=r, samples=batch * sum(steps), code=Payload.PARAMETERS)
         for i in range(n):
             state += 1
             log.add(
