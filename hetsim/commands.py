@@ -40,14 +40,16 @@ What = Literal["gradients", "parameters"]
 class Handle:
     """A transfer in flight. Opaque to algorithms: only ask for it with `poll` and `wait`."""
 
-    __slots__ = ("done", "id", "poll", "result", "waiters")
+    __slots__ = ("apply", "done", "id", "poll", "result", "wait", "waiters")
 
     def __init__(self, number: int) -> None:
         self.id = number
         self.done = False
         self.result: Any = None
         self.waiters: list[Any] = []
-        self.poll = Poll(self)
+        self.poll = Poll(self)  # the plain commands on this handle, made once for all workers
+        self.wait = Wait(self, "")
+        self.apply = Apply(self, 1.0, 0)
 
 
 class Computed(NamedTuple):
@@ -180,8 +182,8 @@ class Now(NamedTuple):
 
 
 _PUSH, _PULL, _RECEIVE, _NOW = Push(), Pull(), Receive(), Now()
-_GRADIENTS = AllReduce("gradients", 1.0, (), None, False)
-_STREAMED = AllReduce("gradients", 1.0, (), None, True)
+GRADIENTS = AllReduce("gradients", 1.0, (), None, False)
+STREAMED = AllReduce("gradients", 1.0, (), None, True)
 
 
 class Port:
@@ -214,11 +216,11 @@ class Port:
 
     def compute(self, samples: int, stream: bool = False) -> Compute:
         """Gradient sum over the next `samples` samples at the compute point."""
-        key = (samples, stream)
-        command = self._computes.get(key)
-        if command is None:
-            command = self._computes[key] = Compute(samples, stream)
-        return command
+        try:
+            return self._computes[samples, stream]
+        except KeyError:
+            command = self._computes[samples, stream] = Compute(samples, stream)
+            return command
 
     def all_reduce(
         self,
@@ -230,8 +232,8 @@ class Port:
         stream: bool = False,
     ) -> AllReduce:
         """Start a collective; the accumulator or the parameters are handed over now."""
-        if what == "gradients" and not gather and group is None and weight == 1.0:
-            return _STREAMED if stream else _GRADIENTS
+        if not gather and group is None and what == "gradients" and weight == 1.0:
+            return STREAMED if stream else GRADIENTS
         return AllReduce(what, weight, gather, group, stream)
 
     def poll(self, handle: Handle) -> Poll:
@@ -240,11 +242,11 @@ class Port:
 
     def wait(self, handle: Handle, cause: str = "") -> Wait:
         """Block until complete."""
-        return Wait(handle, cause)
+        return Wait(handle, cause) if cause else handle.wait
 
     def apply(self, handle: Handle, scale: float = 1.0, divisor: int = 0) -> Apply:
         """Optimizer step on what the transfer brought."""
-        return Apply(handle, scale, divisor)
+        return handle.apply if scale == 1.0 and not divisor else Apply(handle, scale, divisor)
 
     def step(self, scale: float = 1.0) -> Step:
         """Optimizer step on the own accumulator."""

@@ -48,6 +48,7 @@ class Collectives:
             done += size
             self.left_after.append(1.0 - done / total if total else 0.0)
         self.left_after[-1] = 0.0
+        self.early = list(enumerate(self.left_after))[:-1]
         self.bucket_seconds: dict[tuple[int, ...], list[float]] = {}
         self.counters: dict[int, Counter] = {}
         network = simulation.cluster.network
@@ -55,60 +56,65 @@ class Collectives:
 
     # ---- joining ---------------------------------------------------------------------------------------------------------
 
-    def find(self, rank: Rank, group: tuple[int, ...] | None, index: int) -> Transfer:
-        """The collective that is this worker's `index`-th of the group, new where it is the first to come."""
-        key = index if group is None else (group, index)
+    def find(self, rank: Rank, group: tuple[int, ...] | None, key: Any) -> Transfer:
+        """The open collective of that key, new where this worker is the first to come."""
         transfer = self.open.get(key)
         if transfer is None:
             members = self.everybody if group is None else group
             if rank.rank not in members:
                 raise ProgramError(f"{rank.name} starts a collective of a group it is not in: {members}")
             transfer = self.open[key] = self.sim.new_transfer("all-reduce", members)
+            transfer.index = key if group is None else key[1]
+            # Agreed by what rides along: the last update of the budget, or nobody has any data beyond what is handed over
+            # here, since all join after the first to come.
+            transfer.stop = transfer.index + 1 >= self.sim.max_updates or self.sim.dispenser.exhausted
         return transfer
 
     def all_reduce(self, rank: Rank, command: cmd.AllReduce) -> Transfer:
         """Join the worker's next collective; the last to join starts it."""
         sim, group = self.sim, command.group
         if group is None:
-            index, key = rank.launches, rank.launches
-            rank.launches = index + 1
+            key: Any = rank.launches
+            rank.launches += 1
         else:
             index = rank.group_launches.get(group, 0)
             rank.group_launches[group] = index + 1
-            rank.launches += 1
-            key = (group, index)  # type: ignore[assignment]
-        transfer = self.find(rank, group, index)
+            key = (group, index)
+        transfer = self.open.get(key)
+        if transfer is None:
+            transfer = self.find(rank, group, key)
         now = sim.env.now
         if command.what == "gradients":
             sim.hand_over(rank, transfer, command.weight)
         else:
             transfer.payload = Payload.PARAMETERS
-            sim.log.add(Kind.JOIN, rank.rank, now, now, rank.state, -1, transfer.id, -1, 0, 0, command.weight)
+            sim.log.add(1, rank.rank, now, now, rank.state, -1, transfer.id, -1, 0, 0, command.weight)
         if command.gather:
             transfer.gathered[rank.rank] = command.gather
-        if sim.dispenser.exhausted:
-            transfer.finished += 1
-        if rank.launches >= sim.max_updates:
-            transfer.stop = True
-        transfer.missing -= 1
-        transfer.joined.append(rank.rank)
-        if not transfer.missing:
+        transfer.missing = missing = transfer.missing - 1
+        if not missing:
             del self.open[key]
         if command.stream and sim.n > 1:
             if sim.varying:
                 sim.changes.join_streamed(rank, transfer)
             else:
                 self.note_ready(rank, transfer, now)
-        if not transfer.missing:
+        if not missing:
             self.start(transfer, now)
         return transfer
 
     def note_ready(self, rank: Rank, transfer: Transfer, end_s: float) -> None:
         """When this worker's buckets were ready, merged into the latest of each bucket so far."""
-        streamed = self.sim.cluster.workload.backward_share * rank.last_pass_s
-        mine = [end_s - streamed * left for left in self.left_after]
+        streamed = self.sim.cluster.workload.backward_share * rank.times[1]
         ready = transfer.ready
-        transfer.ready = mine if ready is None else [a if a > b else b for a, b in zip(ready, mine, strict=True)]
+        if ready is None:
+            transfer.ready = [end_s - streamed * left for left in self.left_after]
+            return
+        for bucket, left in self.early:
+            at = end_s - streamed * left
+            if at > ready[bucket]:
+                ready[bucket] = at
+        ready[-1] = end_s  # joins come in order of time
 
     # ---- on the wire -----------------------------------------------------------------------------------------------------
 
@@ -186,8 +192,7 @@ class Collectives:
             samples=transfer.samples,
             code=transfer.payload,
         )
-        stop = transfer.stop or transfer.finished == len(transfer.members)
-        sim.complete(transfer, cmd.Reduced(transfer.samples, transfer.gathered, transfer.members, stop))
+        sim.complete(transfer, cmd.Reduced(transfer.samples, transfer.gathered, transfer.members, transfer.stop))
 
     # ---- the shared counter ----------------------------------------------------------------------------------------------
 
@@ -206,7 +211,9 @@ class Collectives:
         """A transfer in words, for a deadlock's grid."""
         if transfer.kind != "all-reduce":
             return f"{transfer.kind} {transfer.id} of {self.sim.ranks[transfer.worker].name}"
-        joined = len(transfer.members) - transfer.missing
-        missing = [self.sim.ranks[r].name for r in transfer.members if r not in transfer.joined]
-        text = f"all-reduce {transfer.id}, joined by {joined} of {len(transfer.members)}"
-        return text + (f", missing: {', '.join(missing)}" if transfer.missing else "")
+        group = None if transfer.members == self.everybody else transfer.members
+        ranks = [self.sim.ranks[r] for r in transfer.members]
+        started = [r.launches if group is None else r.group_launches.get(group, 0) for r in ranks]
+        missing = [r.name for r, count in zip(ranks, started, strict=True) if count <= transfer.index]
+        text = f"all-reduce {transfer.id}, joined by {len(ranks) - len(missing)} of {len(ranks)}"
+        return text + (f", missing: {', '.join(missing)}" if missing else "")

@@ -74,7 +74,7 @@ class Changes:
         rank.milestones = []
         rank.streaming = stream and self.sim.n > 1
         if rank.streaming:
-            streamed = self.sim.cluster.workload.backward_share * rank.last_pass_s
+            streamed = self.sim.cluster.workload.backward_share * rank.times[1]
             left = self.sim.collectives.left_after[:-1]
             rank.milestones = [(streamed * share, bucket) for bucket, share in enumerate(left)]
         self.arm(rank)

@@ -1,7 +1,7 @@
 """The loop that drives every worker's program on simpy's virtual clock and logs what happens.
 
-Only what takes virtual time goes through the event queue: a compute, a wait, a transfer. Everything else is answered at once in
-`Simulation.resume`, which is why a run makes a million commands a second. At one instant completions of transfers come first
+Only what takes virtual time goes through the event queue: a compute, a wait, a transfer. Everything else is answered at once by
+`hetsim.runtime.hot`, which is why a run makes a million commands a second; this file says what the commands mean. At one instant completions of transfers come first
 (priority URGENT), then what workers do, then the server, so that a poll at the instant of completion sees it.
 
 Ties are settled by worker name, never by position in the profile: permuting identical workers permutes the result. Where workers
@@ -27,13 +27,12 @@ from hetsim.network import Fabric
 from hetsim.runtime.collectives import Collectives
 from hetsim.runtime.computing import Changes
 from hetsim.runtime.data import Dispenser
+from hetsim.runtime.hot import inner_loop
 from hetsim.runtime.server import Server
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
-from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
+from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule
 from hetsim.schedule.log import Log
 
-MOST_AT_ONE_INSTANT = 100_000  # commands without the clock moving: a program that polls in a loop never lets time pass
-CAUSES = {"": WaitCause.COLLECTIVE, "cap": WaitCause.CAP, "data": WaitCause.DATA}
 
 
 def share_of(total: int, names: list[str]) -> tuple[int, ...]:
@@ -69,7 +68,7 @@ class Simulation:
         self.fabric = Fabric(cluster.network, n)
         self.gradient_bytes = cluster.workload.gradient_bytes
         self.rule, self.rule_scale = algorithm.point_rule()
-        self.next_state, self.next_slot, self.next_transfer = 1, 0, 0
+        self.next_state, self.next_transfer = 1, 0
         self.draws: dict[tuple[int, str], int] = {}
         names = [w.name for w in cluster.workers]
         by_name = {name: place for place, name in enumerate(sorted(names))}
@@ -84,6 +83,8 @@ class Simulation:
         speeds = tuple(
             b / pass_model(w).seconds(b) if (b := max(batches[w.rank], 1)) else 0.0 for w in cluster.workers
         )
+        self.handlers: dict[type, Callable[[Rank, Any], Any]] = {}
+        self.resume, self.computed, self.complete = inner_loop(self)
         for rank, worker in zip(self.ranks, cluster.workers, strict=True):
             port = cmd.Port(
                 rank=rank.rank,
@@ -97,10 +98,11 @@ class Simulation:
             )
             rank.program = algorithm.worker(port)
             rank.send = rank.program.send
-            rank.timer = WorkTimer(worker, seed, training.micro_batch_samples)
+            rank.timer = WorkTimer(worker, seed, training.micro_batch_samples).next
             rank.alarm = Alarm(self.env, self.computed, rank)
             rank.update_s = worker.update_s
-        self.handlers: dict[type, Callable[[Rank, Any], Any]] = {
+            rank.polled = self.log.polls[rank.rank].append
+        self.handlers |= {
             cmd.AllReduce: self.collectives.all_reduce,
             cmd.Wait: self.wait,
             cmd.Apply: self.apply,
@@ -134,68 +136,6 @@ class Simulation:
             raise DeadlockError(self.env.now, self.grid()) from None
         return self.log
 
-    def resume(self, rank: Rank, value: Any) -> None:
-        """Give a program its answer and answer its commands until it blocks."""
-        send = rank.send
-        env = self.env
-        dispenser = self.dispenser
-        polls = self.log.polls[rank.rank]
-        for _ in range(MOST_AT_ONE_INSTANT):
-            try:
-                command = send(value)
-            except StopIteration:
-                self.finish(rank)
-                return
-            kind = command.__class__
-            if kind is cmd.Compute:
-                # Dispenser.take in line: this is the hot path
-                samples = command.samples
-                cursor = dispenser.cursor
-                if samples < dispenser.epoch_end - cursor:
-                    dispenser.cursor = cursor + samples
-                else:
-                    samples = dispenser.take(samples)
-                    if not samples:
-                        value = cmd.Computed(0, 0.0)
-                        continue
-                rank.first = cursor
-                rank.taken = samples
-                rank.start_s = env.now
-                seconds, rank.last_pass_s = rank.timer.next(samples)
-                if self.varying:
-                    self.changes.begin(rank, seconds, command.stream)
-                    return
-                alarm = rank.alarm
-                alarm.callbacks = alarm.call
-                env.schedule(alarm, NORMAL, seconds)
-                return
-            if kind is cmd.Poll:
-                value = command.handle.done
-                polls.append(value)
-                continue
-            handler = self.handlers.get(kind)
-            if handler is None:
-                raise ProgramError(f"{self.algorithm.name} yielded {command!r}, which is no command")
-            value = handler(rank, command)
-            if value is BLOCKED:
-                return
-        raise ProgramError(
-            f"{self.algorithm.name}: {rank.name} gave {MOST_AT_ONE_INSTANT:,} commands at {env.now:.6g} s without the clock "
-            "moving; out of data a program must wait, not poll"
-        )
-
-    def computed(self, alarm: Alarm) -> None:
-        """A compute has ended: log it and go on."""
-        rank: Rank = alarm.subject
-        if rank.slot < 0:
-            rank.slot = self.next_slot
-            self.next_slot += 1
-        samples, start = rank.taken, rank.start_s
-        rank.held += samples
-        now = self.env.now
-        self.log.add(0, rank.rank, start, now, rank.point, -1, -1, rank.slot, samples, rank.first)
-        self.resume(rank, cmd.Computed(samples, now - start))
-
     def finish(self, rank: Rank) -> None:
         """A program has ended."""
         rank.finished = True
@@ -219,7 +159,7 @@ class Simulation:
         """Move the accumulator into a transfer."""
         now = self.env.now
         self.log.add(Kind.JOIN, rank.rank, now, now, -1, -1, transfer.id, rank.slot, rank.held, 0, weight)
-        transfer.slots[rank.rank] = (rank.slot, rank.held)
+        rank.sent = (transfer.id, rank.slot, rank.held)
         transfer.samples += rank.held
         rank.slot, rank.held = -1, 0
 
@@ -228,27 +168,9 @@ class Simulation:
         transfer: Transfer = command.handle  # type: ignore[assignment]
         if transfer.done:
             return self.server.adopt(rank, transfer) if transfer.kind == "pull" else transfer.result
-        rank.waits_for, rank.cause, rank.since_s = transfer, command.cause, self.env.now
+        rank.waiting, rank.since_s = transfer, self.env.now
         transfer.waiters.append(rank)
         return BLOCKED
-
-    def complete(self, transfer: Transfer, result: Any) -> None:
-        """A transfer has arrived: wake who waits for it, in order of name."""
-        transfer.done, transfer.result = True, result
-        waiters = transfer.waiters
-        if len(waiters) > 1:
-            waiters.sort(key=lambda r: r.order)
-        now, add, pull = self.env.now, self.log.add, transfer.kind == "pull"
-        transfer.waiters = []
-        for rank in waiters:
-            rank.waits_for = None
-            if pull:
-                self.server.waited(rank, transfer)
-            elif now > rank.since_s:
-                cause = WaitCause.PUSH if transfer.kind == "push" else CAUSES[rank.cause]
-                add(8, rank.rank, rank.since_s, now, -1, -1, transfer.id, -1, 0, 0, 1.0, cause)
-        for rank in waiters:
-            self.resume(rank, self.server.adopt(rank, transfer) if pull else result)
 
     # ---- what changes parameters -----------------------------------------------------------------------------------------
 
@@ -268,11 +190,15 @@ class Simulation:
         if not transfer.samples:
             return rank.updates
         parent = rank.state
+        state = transfer.children.get(parent)
+        rank.updates += 1
+        if state is not None and not rank.update_s:
+            rank.state = rank.point = state
+            return rank.updates
         state = self.child(transfer, parent)
+        rank.state = rank.point = state
         divisor = command.divisor or transfer.samples
         row = (state, parent, transfer.id, -1, transfer.samples, divisor, command.scale)
-        rank.state = rank.point = state
-        rank.updates += 1
         return self.busy(rank, Kind.STEP, row, 0, rank.updates)
 
     def step(self, rank: Rank, command: cmd.Step) -> Any:
@@ -292,7 +218,9 @@ class Simulation:
         if self.rule == PointRule.CURRENT:
             return None
         transfer: Transfer = command.handle  # type: ignore[assignment]
-        slot, samples = transfer.slots[rank.rank]
+        number, slot, samples = rank.sent
+        if number != transfer.id:
+            raise ProgramError(f"{self.algorithm.name}: {rank.name} predicts from a transfer that was not its last")
         parent = rank.state
         key = ("look-ahead", parent) if self.rule == PointRule.LOOK_AHEAD else ("predict", parent, rank.rank)
         point = self.child(transfer, key)
@@ -361,9 +289,9 @@ class Simulation:
         for rank in [*self.ranks, *([self.server.rank] if self.algorithm.has_server else [])]:
             if rank.finished:
                 what = "finished"
-            elif rank.waits_for is None:
+            elif rank.waiting is None:
                 what = "waits for a message" if rank.rank == self.n else "is not waiting"
             else:
-                what = "waits for " + self.collectives.describe(rank.waits_for)
+                what = "waits for " + self.collectives.describe(rank.waiting)
             lines.append(f"  rank {rank.rank} ({rank.name}): {what}; {rank.updates} updates applied")
         return lines

@@ -9,7 +9,6 @@ import simpy
 from simpy.events import Event
 
 from hetsim.commands import Handle
-from hetsim.compute import WorkTimer
 
 Program = Generator[Any, Any, None]
 BLOCKED = object()  # answer of a handler after which the program waits
@@ -34,11 +33,43 @@ class Alarm(Event):
 class Rank:
     """One worker (or the server) while it runs."""
 
+    __slots__ = (
+        "alarm",
+        "anchor",
+        "computing",
+        "finished",
+        "group_launches",
+        "held",
+        "in_flight",
+        "job",
+        "launches",
+        "milestones",
+        "name",
+        "order",
+        "point",
+        "polled",
+        "program",
+        "rank",
+        "send",
+        "sent",
+        "since_s",
+        "slot",
+        "slowdown",
+        "state",
+        "streaming",
+        "timer",
+        "times",
+        "update_s",
+        "updates",
+        "waiting",
+        "work_left_s",
+    )
+
     def __init__(self, rank: int, name: str, order: int) -> None:
         self.rank, self.name, self.order = rank, name, order
         self.program: Program
         self.send: Callable[[Any], Any]
-        self.timer: WorkTimer
+        self.timer: Callable[[int], tuple[float, float]]
         self.alarm: Alarm
         self.update_s = 0.0
         self.state = 0  # parameters it holds
@@ -46,15 +77,14 @@ class Rank:
         self.anchor = 0  # parameters of its last merge
         self.slot = -1  # its accumulator; -1 while empty
         self.held = 0  # samples in it
-        self.start_s = 0.0  # of the compute in progress
-        self.first = 0
-        self.taken = 0
-        self.last_pass_s = 0.0
+        self.job = (0, 0, 0.0)  # compute in progress: first sample, samples, start
+        self.times = (0.0, 0.0)  # its nominal seconds, and those of its last pass
+        self.polled: Callable[[int], None]  # records the outcome of a poll
+        self.sent = (-1, -1, 0)  # what it handed over last: to which transfer, which accumulator, samples
         self.launches = 0  # whole-group collectives started
         self.group_launches: dict[tuple[int, ...], int] = {}
         self.updates = 0
-        self.waits_for: Transfer | None = None
-        self.cause = ""
+        self.waiting: Transfer | None = None
         self.finished = False
         # a pass whose speed changes while it runs (hetsim.runtime.computing)
         self.computing = False
@@ -71,11 +101,11 @@ class Transfer(Handle):
 
     __slots__ = (
         "ahead",
+        "causes",
         "children",
-        "finished",
         "flow",
         "gathered",
-        "joined",
+        "index",
         "kind",
         "members",
         "missing",
@@ -84,7 +114,6 @@ class Transfer(Handle):
         "replied_s",
         "samples",
         "sending",
-        "slots",
         "snapshot",
         "start_s",
         "stop",
@@ -97,16 +126,15 @@ class Transfer(Handle):
         self.members = members
         self.worker = worker
         self.missing = len(members)
-        self.joined: list[int] = []
+        self.index = -1  # how many collectives of its group came before
         self.gathered: dict[int, tuple[float, ...]] = {}
         self.samples = 0
-        self.slots: dict[int, tuple[int, int]] = {}  # rank -> (slot, samples), for predict
         self.children: dict[Any, int] = {}  # parent state -> state, so that replicas share ids
         self.stop = False
-        self.finished = 0
         self.start_s = 0.0
         self.replied_s = 0.0
         self.payload = 0
+        self.causes: dict[int, str] = {}  # rank -> what its program puts the waiting down to, where it says
         self.snapshot = -1
         self.ready: list[float] | None = None  # streamed: when each bucket is ready everywhere
         self.ahead: list[int] = []  # streamed with changing speeds: members still to come, per bucket

@@ -16,7 +16,8 @@ depends on the kind. Columns not named below hold -1 (ids), 0 (samples, first, c
 | WAIT    | a worker does nothing                       | source: transfer waited for or -1; code: WaitCause                                                      |
 
 Ids: `state` 0 is the initial parameters; a state is one pair (parameters, optimizer state), and replicas that reach the same parent by
-the same transfer share its id, so an executor computes it once and a distributed one on every rank. `slot` numbers accumulators;
+the same transfer share its id, so an executor computes it once and a distributed one on every rank. A replica that makes a STEP another
+has made before it, in no time (`update_s` 0), leaves no row: it steps when its next row names the state. `slot` numbers accumulators;
 `source` numbers transfers (collectives, pushes, pulls, exchanges). Sample numbers run over all epochs: epoch = number // dataset_samples.
 """
 

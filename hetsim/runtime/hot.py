@@ -1,0 +1,181 @@
+"""The inner loop: answers the commands every algorithm spends its time on, with everything it needs in local variables.
+
+A worker-iteration of synchronous SGD is four commands, one event and three rows; at 3 µs there is no room for attribute look-ups, so
+this one function holds the hot paths of `compute`, `poll`, `wait`, `all_reduce` and `apply` in line. What is rarer goes to the
+handlers of `hetsim.runtime.driver`, which define the meaning; each shortcut below names the method it stands for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappush
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from simpy.events import NORMAL
+
+from hetsim import commands as cmd
+from hetsim.errors import ProgramError
+from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
+from hetsim.schedule.kinds import WaitCause
+from hetsim.schedule.log import ROW
+
+if TYPE_CHECKING:
+    from hetsim.runtime.driver import Simulation
+
+by_name = attrgetter("order")
+MOST_AT_ONE_INSTANT = 100_000  # commands without the clock moving: a program that polls in a loop never lets time pass
+
+
+def inner_loop(
+    sim: Simulation,
+) -> tuple[Callable[[Rank, Any], None], Callable[[Alarm], None], Callable[[Transfer, Any], None]]:
+    """(resume, computed, complete): give a program its answer and go on until it blocks; log a finished compute and
+    resume; mark a transfer complete and wake who waits for it, in order of name."""
+    env, log, dispenser = sim.env, sim.log, sim.dispenser
+    queue, next_id = env._queue, env._eid  # what env.schedule does, without the call
+    pack, row_bytes, block, block_end = ROW.pack_into, ROW.size, log.block, log.end
+    handlers, begin = sim.handlers, sim.changes.begin
+    varying = sim.varying
+    open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
+    backward_share, alone = sim.cluster.workload.backward_share, sim.n == 1
+    Compute, Poll, Wait, AllReduce, Apply, Computed = cmd.Compute, cmd.Poll, cmd.Wait, cmd.AllReduce, cmd.Apply, cmd.Computed
+    plain, streamed = cmd.GRADIENTS, cmd.STREAMED
+    new = tuple.__new__
+
+    next_slot = 0
+
+    def resume(rank: Rank, value: Any) -> None:
+        send = rank.send
+        spins = 0
+        while spins < MOST_AT_ONE_INSTANT:
+            try:
+                command = send(value)
+            except StopIteration:
+                sim.finish(rank)
+                return
+            kind = command.__class__
+            if kind is Compute:
+                samples = command.samples
+                cursor = dispenser.cursor
+                if samples < dispenser.epoch_end - cursor:  # Dispenser.take
+                    dispenser.cursor = cursor + samples
+                else:
+                    samples = dispenser.take(samples)
+                    if not samples:
+                        spins += 1
+                        value = Computed(0, 0.0)
+                        continue
+                now = env._now
+                rank.job = (cursor, samples, now)
+                rank.times = times = rank.timer(samples)
+                if varying:
+                    begin(rank, times[0], command.stream)
+                    return
+                alarm = rank.alarm
+                alarm.callbacks = alarm.call
+                heappush(queue, (now + times[0], NORMAL, next(next_id), alarm))
+                return
+            spins += 1
+            if kind is Poll:
+                value = command.handle.done
+                rank.polled(value)
+                continue
+            if kind is Wait:
+                transfer = command.handle
+                if not transfer.done:  # Simulation.wait
+                    if command is not transfer.wait:
+                        transfer.causes[rank.rank] = command.cause
+                    rank.waiting = transfer
+                    rank.since_s = env._now
+                    transfer.waiters.append(rank)
+                    return
+                if transfer.kind == "all-reduce":
+                    value = transfer.result
+                    continue
+            elif kind is AllReduce:
+                if command is plain or (command is streamed and not varying):  # Collectives.all_reduce
+                    key = rank.launches
+                    transfer = open_collectives.get(key)
+                    if transfer is not None:
+                        rank.launches = key + 1
+                        now = env._now
+                        slot, held = rank.slot, rank.held
+                        at = log.at
+                        pack(block, at, 1, rank.rank, now, now, -1, -1, transfer.id, slot, held, 0, 1.0, 0)
+                        log.at = at = at + row_bytes
+                        if at == block_end:
+                            log.flush()
+                        rank.sent = (transfer.id, slot, held)
+                        rank.slot = -1
+                        rank.held = 0
+                        transfer.samples += held
+                        if command is streamed and not alone:  # Collectives.note_ready
+                            ready = transfer.ready
+                            streams_s = backward_share * rank.times[1]
+                            for bucket, left in early:
+                                ready_s = now - streams_s * left
+                                if ready_s > ready[bucket]:
+                                    ready[bucket] = ready_s
+                            ready[-1] = now
+                        transfer.missing = missing = transfer.missing - 1
+                        if not missing:
+                            del open_collectives[key]
+                            start(transfer, now)
+                        value = transfer
+                        continue
+            elif kind is Apply:
+                transfer = command.handle
+                state = transfer.children.get(rank.state)
+                if state is not None and not rank.update_s:  # Simulation.apply, another replica came first
+                    rank.state = rank.point = state
+                    rank.updates = value = rank.updates + 1
+                    continue
+            handler = handlers.get(kind)
+            if handler is None:
+                raise ProgramError(f"{sim.algorithm.name} yielded {command!r}, which is no command")
+            value = handler(rank, command)
+            if value is BLOCKED:
+                return
+        raise ProgramError(
+            f"{sim.algorithm.name}: {rank.name} gave {MOST_AT_ONE_INSTANT:,} commands at {env.now:.6g} s without the clock "
+            "moving; out of data a program must wait, not poll"
+        )
+
+    def computed(alarm: Alarm) -> None:
+        rank: Rank = alarm.subject
+        nonlocal next_slot
+        slot = rank.slot
+        if slot < 0:
+            rank.slot = slot = next_slot
+            next_slot = slot + 1
+        first, samples, begun = rank.job
+        rank.held += samples
+        now = env._now
+        at = log.at
+        pack(block, at, 0, rank.rank, begun, now, rank.point, -1, -1, slot, samples, first, 1.0, 0)
+        log.at = at = at + row_bytes
+        if at == block_end:
+            log.flush()
+        resume(rank, new(Computed, (samples, now - begun)))
+
+    def complete(transfer: Transfer, result: Any) -> None:
+        transfer.done, transfer.result = True, result
+        waiters = transfer.waiters
+        if len(waiters) > 1:
+            waiters.sort(key=by_name)
+        now, number = env._now, transfer.id
+        if transfer.kind == "pull":
+            for rank in waiters:
+                rank.waiting = None
+                sim.server.waited(rank, transfer)
+                resume(rank, sim.server.adopt(rank, transfer))
+            return
+        if waiters:
+            cause = WaitCause.PUSH if transfer.kind == "push" else WaitCause.COLLECTIVE
+            log.released(now, number, waiters, [rank.since_s for rank in waiters], cause, transfer.causes)
+        for rank in waiters:
+            rank.waiting = None
+            resume(rank, result)
+
+    return resume, computed, complete
