@@ -11,6 +11,7 @@ from hetsim.cli.terminal import emit_json, emit_rich, say
 def register(app: typer.Typer) -> None:
     """Add the commands, in the order of the help."""
     app.command()(simulate)
+    app.command()(explain)
 
 
 def simulate(
@@ -50,3 +51,29 @@ def simulate(
     from hetsim.cli import tables
 
     emit_rich(*tables.simulation(result, label))
+
+
+def explain(
+    profile: arg.ProfileArgument,
+    algorithm: arg.OneAlgorithm,
+    seed: arg.Seed = 0,
+    overrides: arg.Overrides = None,
+    as_json: arg.Json = False,
+) -> None:
+    """Show the arithmetic of one period, in numbers, beside what the simulator finds.
+
+    \b
+    Examples:
+      hetsim explain mixed-gpu-4 -a abs-sgd
+      hetsim explain mixed-gpu-4 -a s-sgd:overlap=false --set network.bandwidth_gbit_per_s=1
+    """
+    from hetsim.explain import explain as run
+
+    name, options = arg.parse_algorithm(arg.only_one(algorithm, "explain"))
+    found = run(arg.read_profile(profile, overrides), name, options, seed=seed)
+    if as_json:
+        emit_json(found.to_json())
+        return
+    from hetsim.cli import tables
+
+    emit_rich(*tables.explanation(found))

@@ -14,6 +14,7 @@ from hetsim import wording
 
 if TYPE_CHECKING:
     from hetsim.algorithms import Algorithm
+    from hetsim.explain import Explanation
     from hetsim.simulate import Result
 
 
@@ -108,3 +109,32 @@ def workers(result: Result) -> Table:
     if more > 0:
         table.add_row(f"and {more:,} more", "", "", "", "", "")
     return table
+
+
+def explanation(e: Explanation) -> list[Any]:
+    """Workers, steps, and the closed form beside the simulator."""
+    unit = grid("worker", "GPU", "samples", "seconds", "samples/s", right=frozenset({2, 3, 4}))
+    for part in e.parts[:MOST_WORKERS]:
+        cells = (wording.count(part.samples), wording.seconds(part.seconds), wording.rate(part.samples_per_s))
+        unit.add_row(part.worker, part.gpu or wording.NONE, *cells)
+    if len(e.parts) > MOST_WORKERS:
+        unit.add_row(f"and {len(e.parts) - MOST_WORKERS:,} more", "", "", "", "")
+    steps = grid("step", "how", "value", right=frozenset({2}))
+    for name, how, value in e.steps:
+        steps.add_row(Text(name, style="bold"), Text(how), value)
+    sides = grid("", "period", "samples per update", "samples/s", right=frozenset({1, 2, 3}))
+    for name, f in (("closed form", e.closed), ("simulated, no luck", e.steady), ("simulated", e.simulated)):
+        if f is not None:
+            batch = f"{f.mean_batch_samples:,.1f}"
+            sides.add_row(name, wording.seconds(f.update_period_s), batch, wording.rate(f.samples_per_s))
+    from hetsim.algorithms import get
+
+    head = Text.assemble("One period of ", (e.algorithm, "bold"), " on ", (e.profile, "bold"))
+    defaults = get(e.algorithm).Options().model_dump(mode="json")
+    chosen = wording.option_text({key: value for key, value in e.options.items() if value != defaults.get(key)})
+    out: list[Any] = [head, *([Text(chosen, style="dim")] if chosen else []), "", unit, "", steps, "", sides]
+    if e.closed is None:
+        out.append(paragraph("no closed form", e.why))
+    if e.left_out:
+        out.append(paragraph("the closed form leaves out", ", ".join(e.left_out)))
+    return out

@@ -1,0 +1,331 @@
+"""The arithmetic of one period, in numbers: how long a pass takes, how long the network takes, and what follows from the two.
+
+Closed forms hold for steady speeds: jitter, stragglers, events and whatever else they leave out is listed, and the simulator's own
+figures stand beside them, once without that luck and once as the profile says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hetsim import wording as w
+from hetsim.algorithms import Algorithm, make
+from hetsim.cluster.spec import Cluster
+from hetsim.compute import pass_model, passes
+from hetsim.errors import UsageError
+from hetsim.metrics import Timing
+from hetsim.network import Fabric, bucket_bytes, stream_ready, streamed_finish
+from hetsim.simulate import Result, simulate
+
+UPDATES = 400  # simulated for the comparison; its second half is long against any start [our choice]
+MOST_EVENTS = 2_000_000  # worker-updates; fewer updates on very large clusters [our choice]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one worker does in a period: `samples` in passes that take `seconds`, at `samples_per_s`."""
+
+    worker: str
+    gpu: str | None
+    samples: float
+    seconds: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Period, batch and throughput, by whatever means."""
+
+    update_period_s: float
+    mean_batch_samples: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """One period in numbers. `steps` are (name, formula with its numbers, value); where `closed` is None, `why` says so."""
+
+    profile: str
+    algorithm: str
+    options: Mapping[str, Any]
+    parts: tuple[Part, ...]
+    steps: tuple[tuple[str, str, str], ...]
+    closed: Figures | None
+    why: str
+    steady: Figures
+    simulated: Figures
+    left_out: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with `schema_version`."""
+        from hetsim.comparison import plain
+
+        return {"schema_version": 1, **plain(self)}
+
+
+def explain(cluster: Any, algorithm: str, options: Mapping[str, Any] | None = None, *, seed: int = 0) -> Explanation:
+    """The arithmetic of one period of `algorithm` on a Profile or Cluster. Raises UsageError as `simulate` does."""
+    resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
+    program = make(algorithm, {**resolved.options.get(algorithm, {}), **(options or {})})
+    updates = max(10, min(UPDATES, MOST_EVENTS // resolved.n))
+    steady = simulate(without_luck(resolved), program, seed=seed, updates=updates)
+    simulated = simulate(resolved, program, seed=seed, updates=updates)
+    period = _Period(resolved, program, steady)
+    closed, why = period.closed()
+    return Explanation(
+        profile=resolved.name,
+        algorithm=algorithm,
+        options=program.options.model_dump(mode="json"),
+        parts=period.parts(),
+        steps=tuple(period.steps),
+        closed=closed,
+        why=why,
+        steady=_figures(steady.timing),
+        simulated=_figures(simulated.timing),
+        left_out=tuple(left_out(resolved)),
+    )
+
+
+def without_luck(cluster: Cluster) -> Cluster:
+    """The same cluster without jitter, stragglers and events."""
+    network = cluster.network
+    workers = [replace(x, jitter_cv=0.0, straggler_probability=0.0, slowdowns=()) for x in cluster.workers]
+    links = tuple(replace(link, changes=()) for link in network.links)
+    shared = {name: replace(link, changes=()) for name, link in network.node_links.items()}
+    server = replace(network.server, changes=()) if network.server else None
+    calm = replace(network, links=links, node_links=shared, server=server)
+    return replace(cluster, workers=tuple(workers), network=calm)
+
+
+def left_out(cluster: Cluster) -> list[str]:
+    """What of this cluster the closed forms do not know."""
+    workers, network = cluster.workers, cluster.network
+    found = (
+        (any(x.jitter_cv for x in workers), "jitter"),
+        (any(x.straggler_probability for x in workers), "stragglers"),
+        (any(x.trace for x in workers), "traces (their mean speed is used)"),
+        (any(x.slowdowns for x in workers) or any(link.changes for link in network.links), "events"),
+        (network.overlap_slowdown != 1.0, "the slow-down of compute while a collective is in flight"),
+        (any(x.update_s for x in workers), "the time of an update (update_s)"),
+        (True, "batches cut short at the end of an epoch"),
+    )
+    return [text for there, text in found if there]
+
+
+def _figures(t: Timing) -> Figures:
+    return Figures(
+        update_period_s=t.update_period_s, mean_batch_samples=t.mean_batch_samples, samples_per_s=t.samples_per_s
+    )
+
+
+class _Period:
+    """One period of one algorithm on one cluster without luck; `closed` fills `steps` as it goes."""
+
+    def __init__(self, cluster: Cluster, algorithm: Algorithm, steady: Result) -> None:
+        self.cluster, self.algorithm, self.options = cluster, algorithm, algorithm.options
+        self.steps: list[tuple[str, str, str]] = []
+        self.models = [pass_model(worker) for worker in cluster.workers]
+        self.fabric = Fabric.of(cluster)
+        self.payload = cluster.workload.gradient_bytes
+        self.open_batch = algorithm.name == "abs-sgd"
+        self.batches = self._batches(steady)
+
+    def _batches(self, steady: Result) -> list[int]:
+        """Samples of every worker's unit of work: its batch, its micro-batch, or what balancing settled on."""
+        training, n = self.cluster.training, self.cluster.n
+        if self.open_batch:
+            return [training.micro_batch_samples] * n
+        u = steady.schedule.updates
+        if len(u) and not self.algorithm.has_server:
+            last = slice(u.begin[len(u) - 1], u.begin[len(u)])
+            settled = dict(zip(u.worker[last].tolist(), u.part_samples[last].tolist(), strict=True))
+            return [settled.get(rank, 0) for rank in range(n)]
+        by_name = sorted(range(n), key=lambda rank: self.cluster.workers[rank].name)
+        share, rest = divmod(training.global_batch_samples, n)
+        return [share + (by_name.index(rank) < rest) for rank in range(n)]
+
+    def seconds(self, rank: int) -> tuple[float, float]:
+        """Of all passes over this worker's batch, and of the last one."""
+        times = [
+            self.models[rank].seconds(m)
+            for m in passes(self.batches[rank], self.cluster.workers[rank].max_batch_samples)
+        ]
+        return (math.fsum(times), times[-1]) if times else (0.0, 0.0)
+
+    def parts(self) -> tuple[Part, ...]:
+        """The workers' rows."""
+        out = []
+        for worker, samples in zip(self.cluster.workers, self.batches, strict=True):
+            seconds = self.seconds(worker.rank)[0]
+            speed = samples / seconds if seconds else math.inf
+            out.append(Part(worker=worker.name, gpu=worker.gpu, samples=samples, seconds=seconds, samples_per_s=speed))
+        return tuple(out)
+
+    # ---- the network -------------------------------------------------------------------------------------------------------
+
+    def all_reduce(self) -> float:
+        """C, with its formula."""
+        n, network = self.cluster.n, self.cluster.network
+        everybody = tuple(range(n))
+        seconds = self.fabric.all_reduce_seconds(everybody, self.payload)
+        if n == 1:
+            self._step("all-reduce C", "one worker has nobody to talk to", w.seconds(0.0))
+            return 0.0
+        slowest = min(network.links, key=lambda link: link.bytes_per_s)
+        latency = max(link.latency_s for link in network.links)
+        if network.all_reduce_table:
+            how = f"measured table at {w.size(self.payload)}"
+        elif network.collective == "ring" and network.topology != "nodes":
+            how = (
+                f"ring, 2(n-1)(α + M/(n·bw)) = 2·{n - 1}·({w.seconds(latency)} + {w.size(self.payload)}"
+                f"/({n}·{w.bandwidth(slowest.bytes_per_s)}))"
+            )
+        else:
+            how = f"{network.collective} on {network.topology}, {w.size(self.payload)}, slowest way: {self.fabric.bottleneck(everybody)}"
+        self._step("all-reduce C", how, w.seconds(seconds))
+        return seconds
+
+    def _step(self, name: str, formula: str, value: str) -> None:
+        self.steps.append((name, formula, value))
+
+    # ---- closed forms --------------------------------------------------------------------------------------------------------
+
+    def closed(self) -> tuple[Figures | None, str]:
+        """The closed form of this algorithm, or why there is none."""
+        name = self.algorithm.name
+        forms = {
+            "s-sgd": self.synchronous,
+            "lb-bsp": self.synchronous,
+            "one-step-delay": self.delayed,
+            "one-step-delay-balanced": self.delayed,
+            "local-sgd": self.averaging,
+            "asgd": self.served,
+            "ssp": self.served,
+            "abs-sgd": self.open,
+        }
+        if name not in forms:
+            return None, f"no closed form is known here for {name}"
+        try:
+            return forms[name](), ""
+        except UsageError as none:
+            return None, str(none)
+
+    def slowest(self) -> tuple[float, str]:
+        """max t_i and whose it is."""
+        times = [self.seconds(rank)[0] for rank in range(self.cluster.n)]
+        rank = max(range(len(times)), key=lambda i: times[i])
+        name = self.cluster.workers[rank].name
+        self._step("slowest worker", f"max t_i = t_{name}({self.batches[rank]})", w.seconds(times[rank]))
+        return times[rank], name
+
+    def finish(self, period_s: float, formula: str, batch: float, batch_formula: str = "Σ b_i") -> Figures:
+        """Period, batch and their quotient."""
+        self._step("period", formula, w.seconds(period_s))
+        self._step("batch", batch_formula, f"{batch:,.6g} samples")
+        rate = batch / period_s if period_s else math.inf
+        self._step("throughput", "batch / period", f"{w.rate(rate)} samples/s")
+        return Figures(update_period_s=period_s, mean_batch_samples=batch, samples_per_s=rate)
+
+    def synchronous(self) -> Figures:
+        """max t_i + C, or the streamed form."""
+        slow, _ = self.slowest()
+        c = self.all_reduce()
+        batch = sum(self.batches)
+        if not self.options.overlap or self.cluster.n == 1:
+            return self.finish(slow + c, f"max t_i + C = {w.seconds(slow)} + {w.seconds(c)}", batch)
+        buckets = bucket_bytes(self.payload)
+        everybody = tuple(range(self.cluster.n))
+        costs = [self.fabric.all_reduce_seconds(everybody, size) for size in buckets]
+        share = self.cluster.workload.backward_share
+        ready = [stream_ready(*self.seconds(rank), share, buckets) for rank in everybody]
+        listed = ", ".join(w.size(size) for size in buckets[:4]) + (", …" if len(buckets) > 4 else "")
+        self._step(
+            f"{len(buckets)} buckets", f"{listed}; all-reduce one after the other, Σ C_j", w.seconds(math.fsum(costs))
+        )
+        self._step("backward pass", f"gradients leave during the last {w.percent(share)} of a pass", "")
+        period = streamed_finish(ready, costs)
+        return self.finish(period, "max_j [max_i ready_ij + Σ_{l≥j} C_l]", batch)
+
+    def delayed(self) -> Figures:
+        """max(max t_i, C): compute and communication side by side."""
+        if self.options.synchronous_updates >= UPDATES // 2:
+            raise UsageError("most of the updates looked at are synchronous warm-up")
+        slow, _ = self.slowest()
+        c = self.all_reduce()
+        return self.finish(max(slow, c), f"max(max t_i, C) = max({w.seconds(slow)}, {w.seconds(c)})", sum(self.batches))
+
+    def averaging(self) -> Figures:
+        """max H·t_i + C for H equal steps."""
+        if self.options.by_speed:
+            raise UsageError("with by_speed the steps follow measured speeds; no closed form")
+        steps = self.options.local_steps
+        slow, _ = self.slowest()
+        c = self.all_reduce()
+        text = f"H·max t_i + C = {steps}·{w.seconds(slow)} + {w.seconds(c)}"
+        return self.finish(steps * slow + c, text, steps * sum(self.batches), f"H·Σ b_i = {steps}·{sum(self.batches)}")
+
+    def served(self) -> Figures:
+        """Parameter server whose own link is no bottleneck: each worker at its own pace, or all at the slowest's (SSP)."""
+        n = self.cluster.n
+        rounds = []
+        for rank in range(n):
+            push, pull = self.fabric.push(rank, self.payload), self.fabric.pull(rank, self.payload)
+            rounds.append(self.seconds(rank)[0] + self.fabric.seconds(push) + self.fabric.seconds(pull))
+        slow = max(range(n), key=lambda i: rounds[i])
+        name = self.cluster.workers[slow].name
+        self._step("slowest round", f"t_pull + t_{name}({self.batches[slow]}) + t_push", w.seconds(rounds[slow]))
+        self._server_load(rounds)
+        if self.algorithm.name == "ssp":
+            period = rounds[slow] / n
+            batch = sum(self.batches) / n
+            return self.finish(period, f"slowest round / n = {w.seconds(rounds[slow])} / {n}", batch, "Σ b_i / n")
+        rate = math.fsum(b / t for b, t in zip(self.batches, rounds, strict=True))
+        pushes = math.fsum(1 / t for t in rounds)
+        return self.finish(1 / pushes, "1 / Σ 1/round_i", rate / pushes, "samples/s · period")
+
+    def _server_load(self, rounds: list[float]) -> None:
+        """How full the server's link would be; past 100 % the closed form is too fast."""
+        network = self.cluster.network
+        if network.server is None or not math.isfinite(network.server.bytes_per_s):
+            return
+        load = math.fsum(self.payload / t for t in rounds) / network.server.bytes_per_s
+        note = "; the closed form leaves queues there out" if load > 0.5 else ""
+        self._step("server's link", f"Σ M/round_i / bw{note}", w.percent(load))
+
+    def open(self) -> Figures:
+        """The recurrence of back-to-back synchronizations."""
+        o = self.options
+        if o.trigger != "back-to-back" or o.max_local_batch or o.max_global_batch:
+            raise UsageError("the closed form is for the trigger back-to-back without caps")
+        g = [self.seconds(rank)[0] for rank in range(self.cluster.n)]
+        c = self.all_reduce()
+        slow = max(range(len(g)), key=lambda i: g[i])
+        self._step(
+            "micro-batch",
+            f"slowest g_i = g_{self.cluster.workers[slow].name}({self.batches[slow]})",
+            w.seconds(g[slow]),
+        )
+        low, high = max(c, g[slow]), c + g[slow]
+        self._step("bounds", f"max(C, g_slow) ≤ period ≤ C + g_slow: {w.seconds(low)} … {w.seconds(high)}", "")
+        period = recurrence(g, c)
+        speed = math.fsum(m / t if t else math.inf for m, t in zip(self.batches, g, strict=True))
+        text = "mean of start_{k+1} - start_k, start_{k+1} = max_i g_i·⌈(start_k + C)/g_i⌉"
+        return self.finish(period, text, speed * period, f"period · Σ v_i = {w.seconds(period)} · {w.rate(speed)}/s")
+
+
+def recurrence(g: list[float], c: float, updates: int = 2000) -> float:
+    """Mean period of back-to-back synchronizations with micro-batches of g_i seconds, from 0: start_{k+1} = max_i g_i·⌈(start_k + C)/g_i⌉.
+
+    >>> round(recurrence([0.08], 0.5), 9), round(recurrence([0.32], 0.5), 9)
+    (0.56, 0.64)
+    """
+    starts = [max(g)]
+    for _ in range(updates):
+        done = starts[-1] + c
+        # A multiple of g_i that only rounding has pushed past `done` is still in time.
+        starts.append(max(max(t * math.ceil(done / t - 1e-9) if t else done for t in g), starts[-1]))
+    half = updates // 2
+    return (starts[-1] - starts[half]) / (updates - half)
