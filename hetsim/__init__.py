@@ -1,16 +1,16 @@
 """hetsim: how would training run on a cluster of unequal GPUs?
 
-    load_profile     a cluster from YAML (or a shipped one by name)
-    simulate         one algorithm on it, in virtual time -> Result
-    compare          every algorithm on it, tuned, with intervals -> Comparison
-    Result           Schedule and figures of one run: .table(), .plot()
-    Comparison       figures of all: .table(), .plot(), .to_json()
-    Schedule         the log everything is drawn from; hetsim.schedule
-    Algorithm        base class of algorithms; hetsim.algorithms
-    HetsimError      what everything here raises; hetsim.errors
+load_profile     a cluster from YAML (or a shipped one by name)
+simulate         one algorithm on it, in virtual time -> Result
+compare          every algorithm on it, tuned, with intervals -> Comparison
+Result           Schedule and figures of one run: .table(), .plot()
+Comparison       figures of all: .table(), .plot(), .to_json()
+Schedule         the log everything is drawn from; hetsim.schedule
+Algorithm        base class of algorithms; hetsim.algorithms
+HetsimError      what everything here raises; hetsim.errors
 
-    hetsim.cluster      profiles, catalogue        hetsim.compute, hetsim.network   how long things take
-    hetsim.runtime      programs on a virtual clock  hetsim.convergence             loss from a Schedule
+hetsim.cluster      profiles, catalogue        hetsim.compute, hetsim.network   how long things take
+hetsim.runtime      programs on a virtual clock  hetsim.convergence             loss from a Schedule
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Every error a user can meet; the command line prints them without a traceback.
 
-    HetsimError             anything hetsim refuses to do, with the reason
-      ProfileError          a profile is wrong: every problem, each with file:line:column
-      UsageError            a request that cannot be met (unknown name, bad option)
-      MissingExtraError     a feature needs a package that is not installed
-      ScheduleError         a Schedule breaks one of its invariants or cannot be read
-      SimulationError       a run failed
-        DeadlockError       every worker waits; prints what each one waits for
-        ProgramError        an algorithm breaks the contract of hetsim.commands
+HetsimError             anything hetsim refuses to do, with the reason
+  ProfileError          a profile is wrong: every problem, each with file:line:column
+  UsageError            a request that cannot be met (unknown name, bad option)
+  MissingExtraError     a feature needs a package that is not installed
+  ScheduleError         a Schedule breaks one of its invariants or cannot be read
+  SimulationError       a run failed
+    DeadlockError       every worker waits; prints what each one waits for
+    ProgramError        an algorithm breaks the contract of hetsim.commands
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ NOTHING_WAITS = 0.01  # [our choice] below this share of waiting a run is called
 class Timing:
     """Figures of one run over the window [start_s, end_s] (second half of the updates).
 
-    `waiting`: cause -> share of all workers' time ("peers": for the last to join; "network": for the transfer itself). Per worker, shape (n,):
+    `waiting`: cause -> share of all workers' time ("peers": for the last to join; "network": for the transfer itself).
+    Per worker, shape (n,):
     `busy_share`, `waiting_share_by_worker`, `sample_share`. `staleness_*` are None for methods that average parameters.
     """
 
@@ -67,7 +68,8 @@ def update_times(s: Schedule) -> tuple[Floats, NDArray[np.int64]]:
 
 def clipped(s: Schedule, rows: NDArray[Any], start: Floats | float, end: Floats | float) -> Floats:
     """Seconds of each row's span inside [start, end]."""
-    return np.maximum(0.0, np.minimum(s.end_s[rows], end) - np.maximum(s.start_s[rows], start))
+    spans: Floats = np.maximum(0.0, np.minimum(s.end_s[rows], end) - np.maximum(s.start_s[rows], start))
+    return spans
 
 
 def last_joins(s: Schedule) -> tuple[Floats, NDArray[np.int64]]:
@@ -94,7 +96,11 @@ def timing(s: Schedule, cluster: Cluster) -> Timing:
         done, periods = int(samples.sum()), max(count, 1)
     window = end - start
     n = s.n
-    per_worker = lambda rows, w: np.bincount(s.worker[rows], weights=w, minlength=n + 1)[:n]  # noqa: E731
+
+    def per_worker(rows: NDArray[Any], weights: NDArray[Any]) -> Floats:
+        """Sums by worker, the server left out."""
+        return np.bincount(s.worker[rows], weights=weights, minlength=n + 1)[:n].astype(np.float64)
+
     grads = s.rows(Kind.GRAD)
     busy = per_worker(grads, clipped(s, grads, start, end))
     waits = s.rows(Kind.WAIT)

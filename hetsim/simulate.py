@@ -73,7 +73,7 @@ def simulate(
     10
     """
     resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
-    if updates is not None and updates < 1 or max_samples is not None and max_samples < 1:
+    if (updates or 1) < 1 or (max_samples or 1) < 1 or updates == 0 or max_samples == 0:
         raise UsageError("a run needs at least one update and one sample")
     if isinstance(algorithm, str):
         algorithm = make(algorithm, {**resolved.options.get(algorithm, {}), **(options or {})})

@@ -28,16 +28,18 @@ To add one, write one file in this folder with a class like this and import it b
 
 from __future__ import annotations
 
-from hetsim.algorithms import (  # noqa: F401  (importing registers; the order is the order of every list)
-    s_sgd,
-    lb_bsp,
-    one_step_delay,
-    one_step_delay_balanced,
-    local_sgd,
-    asgd,
-    ssp,
-    abs_sgd,
-)  # isort: skip
 from hetsim.algorithms.base import Algorithm, Options, get, make, option_problems, registry
+
+# Importing registers; the order is the order of every list.
+# isort: off
+from hetsim.algorithms import s_sgd  # noqa: F401
+from hetsim.algorithms import lb_bsp  # noqa: F401
+from hetsim.algorithms import one_step_delay  # noqa: F401
+from hetsim.algorithms import one_step_delay_balanced  # noqa: F401
+from hetsim.algorithms import local_sgd  # noqa: F401
+from hetsim.algorithms import asgd  # noqa: F401
+from hetsim.algorithms import ssp  # noqa: F401
+from hetsim.algorithms import abs_sgd  # noqa: F401
+# isort: on
 
 __all__ = ["Algorithm", "Options", "get", "make", "option_problems", "registry"]

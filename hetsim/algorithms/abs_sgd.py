@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Generator
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -22,7 +23,9 @@ class AbsSgdOptions(DelayedOptions):
     min_samples_scope: Literal["local", "global"] = Field(
         "local", description="trigger min_samples: counted over this worker or over all"
     )
-    target_batch: int = Field(0, ge=0, description="trigger target_batch: samples of a batch over all workers; 0 is the global batch")
+    target_batch: int = Field(
+        0, ge=0, description="trigger target_batch: samples of a batch over all workers; 0 is the global batch"
+    )
     period_s: float = Field(1.0, gt=0, description="trigger period_s: least seconds between two synchronizations")
     max_local_batch: int = Field(0, ge=0, description="most samples of one worker in a batch; 0 is no cap")
     max_global_batch: int = Field(0, ge=0, description="most samples of all workers in a batch; 0 is no cap")
@@ -54,14 +57,18 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
     """
 
     source = "Zhou, Chen, Wu 2023, ABS-SGD (arXiv 2308.15164), by its abstract"
-    role: Role = "ours"
-    Options: Any = AbsSgdOptions
+    role: ClassVar[Role] = "ours"
+    Options: ClassVar[Any] = AbsSgdOptions
 
     def worker(self, w: Port) -> Program:
         """Compute micro-batches until the last synchronization is complete and the trigger met; apply, launch, go on."""
         o = self.options
         cap = o.max_local_batch or NO_CAP
-        counting = o.max_global_batch or o.trigger == "target_batch" or (o.trigger == "min_samples" and o.min_samples_scope == "global")
+        counting = (
+            o.max_global_batch
+            or o.trigger == "target_batch"
+            or (o.trigger == "min_samples" and o.min_samples_scope == "global")
+        )
         plain = o.trigger == "back-to-back"
         sync, batch, everyone, updates = None, 0, 0, 0
         launched_s = (yield w.now()) if o.trigger == "period_s" else 0.0
@@ -99,11 +106,11 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
             else:
                 yield w.predict(sync)
 
-    def ready(self, w: Port, batch: int, everyone: int, launched_s: float) -> Program:
+    def ready(self, w: Port, batch: int, everyone: int, launched_s: float) -> Generator[Any, Any, bool]:
         """Is the trigger met? (back-to-back always is)"""
         o = self.options
         if o.trigger == "period_s":
-            return (yield w.now()) - launched_s >= o.period_s
+            return bool((yield w.now()) - launched_s >= o.period_s)
         if o.trigger == "target_batch":
-            return everyone >= (o.target_batch or w.global_batch)
-        return (everyone if o.min_samples_scope == "global" else batch) >= o.min_samples
+            return bool(everyone >= (o.target_batch or w.global_batch))
+        return bool((everyone if o.min_samples_scope == "global" else batch) >= o.min_samples)

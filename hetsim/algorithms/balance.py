@@ -1,6 +1,7 @@
 """Unequal batches so that all workers finish together, from measured times.
 
-Every worker fits a line t(b) = intercept + slope·b to its own recent passes and shares the two numbers in the collective's payload, so that every
+Every worker fits a line t(b) = intercept + slope·b to its own recent passes and shares the two numbers in the
+collective's payload, so that every
 rank solves the same small problem: integer batches that sum to the total and minimise max_i t_i(b_i). The continuous optimum rounded
 down is a lower bound for each batch (any integer solution needs at least as long), so handing the rest out one by one to whoever then
 finishes first is optimal.
@@ -77,9 +78,7 @@ class Balancer:
         """Note a pass and return (intercept, slope) of this worker's line; () before anything was measured."""
         if done.samples:
             seen = self._seconds.pop(done.samples, None)
-            self._seconds[done.samples] = (
-                done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen)
-            )
+            self._seconds[done.samples] = done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen)
             if len(self._seconds) > REMEMBERED_SIZES:
                 self._seconds.popitem(last=False)
         return self._line()

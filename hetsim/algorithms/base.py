@@ -38,7 +38,7 @@ class Algorithm:
     role: ClassVar[Role] = "baseline"
     live: ClassVar[bool | str] = True
     has_server: ClassVar[bool] = False
-    Options: ClassVar[type[Options]] = Options
+    Options: ClassVar[Any] = Options
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -142,7 +142,7 @@ class DelayedOptions(Options):
 class OneUpdateDelay(Algorithm):
     """Base of the methods whose gradients are exactly one update old."""
 
-    Options = DelayedOptions
+    Options: ClassVar[Any] = DelayedOptions
 
     def point_rule(self) -> tuple[PointRule, float]:
         """From the option `compute_point`."""

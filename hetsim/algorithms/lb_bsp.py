@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pydantic import Field
 
 from hetsim.algorithms.balance import Balancer
@@ -27,7 +29,7 @@ class LbBsp(Algorithm, name="lb-bsp"):
     """
 
     source = "Chen et al. 2020, Semi-Dynamic Load Balancing, SoCC"
-    Options = LbBspOptions
+    Options: ClassVar[Any] = LbBspOptions
 
     def worker(self, w: Port) -> Program:
         """S-SGD whose batch is set anew at every iteration boundary."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,9 @@ from hetsim.commands import Computed, Port
 class LocalSgdOptions(Options):
     """How long to train alone."""
 
-    local_steps: int = Field(8, ge=1, le=100_000, description="H, steps of each worker between two averages (the mean where by speed)")
+    local_steps: int = Field(
+        8, ge=1, le=100_000, description="H, steps of each worker between two averages (the mean where by speed)"
+    )
     by_speed: bool = Field(False, description="H_i proportional to the worker's measured speed, sum fixed at n·H")
     normalise: Literal["samples", "fednova"] = Field(
         "fednova", description="with by_speed: weigh parameters by samples, or FedNova's normalised averaging"
@@ -28,14 +30,15 @@ class LocalSgd(Algorithm, name="local-sgd"):
         a  |s|s|s|s|····wait····|avg|s|s|…        samples/s: n·H·b / (max H·t_i(b) + C)
         b  |s--|s--|s--|s-------|avg|s--|…
 
-    With H = 1, sample weights and no momentum this is S-SGD. With `by_speed` fast workers make more steps, and FedNova's weights
-    w_i = p_i·τ_eff/H_i with τ_eff = Σ p_i·H_i (p_i: share of samples) keep the average from leaning towards them; the rest 1 - Σ w_i stays on
+    With H = 1, sample weights and no momentum this is S-SGD. With `by_speed` fast workers make more steps, and FedNova's
+    weights w_i = p_i·τ_eff/H_i with τ_eff = Σ p_i·H_i (p_i: share of samples) keep the average from leaning towards
+    them; the rest 1 - Σ w_i stays on
     the parameters of the last average. That normaliser is the one of SGD without momentum; with local momentum kept across rounds it is
     right in the steady state, where every step's norm grows by the same 1/(1 - β).
     """
 
     source = "Stich 2019 (arXiv 1805.09767); normalisation: Wang et al. 2020, FedNova (arXiv 2007.07481)"
-    Options: Any = LocalSgdOptions
+    Options: ClassVar[Any] = LocalSgdOptions
 
     def parameter_buffers(self, optimizer_states: int) -> int:
         """FedNova's weights need the parameters of the last average as well; otherwise the average is taken in place."""
@@ -47,7 +50,7 @@ class LocalSgd(Algorithm, name="local-sgd"):
         samples = [h * b for h, b in zip(steps, w.batches, strict=True)]
         shares = [s / sum(samples) for s in samples]
         effective = sum(p * h for p, h in zip(shares, steps, strict=True))
-        return shares[w.rank] * effective / steps[w.rank]
+        return float(shares[w.rank] * effective / steps[w.rank])
 
     def worker(self, w: Port) -> Program:
         """H steps alone, average, again."""

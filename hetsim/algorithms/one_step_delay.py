@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -29,7 +29,7 @@ class OneStepDelay(OneUpdateDelay, name="one-step-delay"):
     """
 
     source = "Li et al. 2018, Pipe-SGD, NeurIPS (arXiv 1811.03619)"
-    Options: Any = OneStepDelayOptions
+    Options: ClassVar[Any] = OneStepDelayOptions
 
     def batches(self, w: Port) -> Balancer | None:
         """None: equal batches for good."""

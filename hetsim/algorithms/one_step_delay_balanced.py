@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ class OneStepDelayBalanced(OneStepDelay, name="one-step-delay-balanced"):
     """
 
     source = "this project: Pipe-SGD with the batches of LB-BSP"
-    Options: Any = BalancedDelayOptions
+    Options: ClassVar[Any] = BalancedDelayOptions
 
     def batches(self, w: Port) -> Balancer:
         """Balanced, starting from equal."""

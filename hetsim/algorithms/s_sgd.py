@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from pydantic import Field
 
 from hetsim.algorithms.base import Algorithm, Options, Program, check_synchronous
@@ -26,7 +28,7 @@ class SSgd(Algorithm, name="s-sgd"):
     """
 
     source = "Li et al. 2020, PyTorch Distributed, VLDB 13(12)"
-    Options = SynchronousOptions
+    Options: ClassVar[Any] = SynchronousOptions
 
     def worker(self, w: Port) -> Program:
         """Compute, reduce, wait, apply."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,7 +32,7 @@ class Ssp(Algorithm, name="ssp"):
 
     source = "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NeurIPS"
     has_server = True
-    Options: Any = SspOptions
+    Options: ClassVar[Any] = SspOptions
 
     def parameter_buffers(self, optimizer_states: int) -> int:
         """Weights and gradient; the optimizer's state is the server's."""

@@ -1,6 +1,7 @@
 """Joining, starting and completing collectives.
 
-A collective really starts when its last member has joined. A streamed one (DDP's overlap with the backward pass) leaves in buckets: bucket j is
+A collective really starts when its last member has joined. A streamed one (DDP's overlap with the backward pass)
+leaves in buckets: bucket j is
 ready on worker i at `e_i - f·t_i·(1 - share of bytes in buckets 1..j)`, starts when it is ready everywhere and bucket j-1 is through, so
 it ends at max_j [max_i ready_ij + Σ_{l≥j} C_l]. With constant speeds and links that is evaluated in closed form when the last member joins;
 otherwise `hetsim.runtime.computing` reports each bucket as it becomes ready and the buckets travel as transfers of their own.
@@ -52,7 +53,9 @@ class Collectives:
         self.bucket_seconds: dict[tuple[int, ...], list[float]] = {}
         self.counters: dict[int, Counter] = {}
         network = simulation.cluster.network
-        self.counter_latency_s = max((link.latency_s for link in network.links), default=0.0) if simulation.n > 1 else 0.0
+        self.counter_latency_s = (
+            max((link.latency_s for link in network.links), default=0.0) if simulation.n > 1 else 0.0
+        )
 
     # ---- joining ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The loop that drives every worker's program on simpy's virtual clock and logs what happens.
 
 Only what takes virtual time goes through the event queue: a compute, a wait, a transfer. Everything else is answered at once by
-`hetsim.runtime.hot`, which is why a run makes a million commands a second; this file says what the commands mean. At one instant completions of transfers come first
+`hetsim.runtime.hot`, which is why a run makes a million commands a second; this file says what the commands mean. At
+one instant completions of transfers come first
 (priority URGENT), then what workers do, then the server, so that a poll at the instant of completion sees it.
 
 Ties are settled by worker name, never by position in the profile: permuting identical workers permutes the result. Where workers
@@ -33,6 +34,7 @@ from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
 from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule
 from hetsim.schedule.log import Log
 
+Row = tuple[int, int, int, int, int, int, float]  # state, parent, source, slot, samples, first, scale
 
 
 def share_of(total: int, names: list[str]) -> tuple[int, ...]:
@@ -80,9 +82,7 @@ class Simulation:
         self.server = Server(self)
         training = cluster.training
         batches = share_of(training.global_batch_samples, names)
-        speeds = tuple(
-            b / pass_model(w).seconds(b) if (b := max(batches[w.rank], 1)) else 0.0 for w in cluster.workers
-        )
+        speeds = tuple(b / pass_model(w).seconds(b) if (b := max(batches[w.rank], 1)) else 0.0 for w in cluster.workers)
         self.handlers: dict[type, Callable[[Rank, Any], Any]] = {}
         self.resume, self.computed, self.complete = inner_loop(self)
         for rank, worker in zip(self.ranks, cluster.workers, strict=True):
@@ -186,7 +186,9 @@ class Simulation:
         """Optimizer step on a transfer's gradient sum; nothing happens where it holds no samples."""
         transfer: Transfer = command.handle  # type: ignore[assignment]
         if not transfer.done:
-            raise ProgramError(f"{self.algorithm.name}: {rank.name} applies transfer {transfer.id} before it is complete")
+            raise ProgramError(
+                f"{self.algorithm.name}: {rank.name} applies transfer {transfer.id} before it is complete"
+            )
         if not transfer.samples:
             return rank.updates
         parent = rank.state
@@ -238,7 +240,7 @@ class Simulation:
         rank.state = rank.point = rank.anchor = state
         return self.busy(rank, Kind.MIX, row, MixRule.KEEP, None)
 
-    def busy(self, rank: Rank, kind: Kind, row: tuple[Any, ...], code: int, answer: Any) -> Any:
+    def busy(self, rank: Rank, kind: Kind, row: Row, code: int, answer: Any) -> Any:
         """Log an operation on parameters, now, or after `update_s` where it takes time."""
         now = self.env.now
         if not rank.update_s:

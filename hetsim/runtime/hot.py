@@ -39,7 +39,14 @@ def inner_loop(
     varying = sim.varying
     open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
     backward_share, alone = sim.cluster.workload.backward_share, sim.n == 1
-    Compute, Poll, Wait, AllReduce, Apply, Computed = cmd.Compute, cmd.Poll, cmd.Wait, cmd.AllReduce, cmd.Apply, cmd.Computed
+    Compute, Poll, Wait, AllReduce, Apply, Computed = (
+        cmd.Compute,
+        cmd.Poll,
+        cmd.Wait,
+        cmd.AllReduce,
+        cmd.Apply,
+        cmd.Computed,
+    )
     plain, streamed = cmd.GRADIENTS, cmd.STREAMED
     new = tuple.__new__
 
@@ -111,7 +118,7 @@ def inner_loop(
                         rank.held = 0
                         transfer.samples += held
                         if command is streamed and not alone:  # Collectives.note_ready
-                            ready = transfer.ready
+                            ready: Any = transfer.ready
                             streams_s = backward_share * rank.times[1]
                             for bucket, left in early:
                                 ready_s = now - streams_s * left

@@ -70,9 +70,7 @@ class Server:
             self.deliver(transfer)
             sim.complete(transfer, cmd.Reduced(transfer.samples, {}, transfer.members, False))
             return
-        sim.log.add(
-            Kind.REDUCE, transfer.worker, transfer.replied_s, now, source=transfer.id, code=Payload.PARAMETERS
-        )
+        sim.log.add(Kind.REDUCE, transfer.worker, transfer.replied_s, now, source=transfer.id, code=Payload.PARAMETERS)
         sim.complete(transfer, cmd.Reduced(0, {}, (), transfer.stop))
 
     def adopt(self, rank: Rank, transfer: Transfer) -> Any:
@@ -137,9 +135,7 @@ class Server:
         transfer.replied_s = now = self.sim.env.now
         for waiter in transfer.waiters:  # until now the server held the answer back
             if now > waiter.since_s:
-                self.sim.log.add(
-                    Kind.WAIT, waiter.rank, waiter.since_s, now, source=transfer.id, code=WaitCause.GATE
-                )
+                self.sim.log.add(Kind.WAIT, waiter.rank, waiter.since_s, now, source=transfer.id, code=WaitCause.GATE)
                 waiter.since_s = now
         self.sim.changes.in_flight(transfer.members, +1)
         self.sim.collectives.launch(self.sim.fabric.pull(transfer.worker, self.sim.gradient_bytes), transfer)

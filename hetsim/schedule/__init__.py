@@ -1,11 +1,11 @@
 """Schedules: record, check, read.
 
-    kinds     what a row is: GRAD, JOIN, REDUCE, STEP, MIX, COPY, PREDICT, DISCARD, WAIT
-    log       the recorder
-    table     Schedule, the columns, and its Header
-    updates   the logical updates of a Schedule: samples, staleness, contributions
-    check     the invariants every Schedule keeps
-    store     Parquet
+kinds     what a row is: GRAD, JOIN, REDUCE, STEP, MIX, COPY, PREDICT, DISCARD, WAIT
+log       the recorder
+table     Schedule, the columns, and its Header
+updates   the logical updates of a Schedule: samples, staleness, contributions
+check     the invariants every Schedule keeps
+store     Parquet
 """
 
 from __future__ import annotations

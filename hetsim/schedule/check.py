@@ -1,10 +1,10 @@
 """The invariants every Schedule keeps, predicted or measured, checked when it is built or loaded.
 
-    samples   every one handed out is in exactly one applied update, still in flight at the end, or discarded with a reason; ranges are
-              disjoint, without gaps, and never cross an epoch's end
-    causality nothing uses a gradient or parameters before they were computed
-    clock     rows end in order; a worker does one thing at a time; what it does covers its time without gap or overlap
-    sums      an update's samples are those of its contributions
+samples   every one handed out is in exactly one applied update, still in flight at the end, or discarded with a reason; ranges are
+          disjoint, without gaps, and never cross an epoch's end
+causality nothing uses a gradient or parameters before they were computed
+clock     rows end in order; a worker does one thing at a time; what it does covers its time without gap or overlap
+sums      an update's samples are those of its contributions
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def check_clock(s: Schedule) -> None:
     _fail(np.flatnonzero(s.end_s < s.start_s), "ends before it starts")
     _fail(np.flatnonzero(np.diff(s.end_s) < 0) + 1, "ends before the row above it: the clock runs backwards")
     spans = np.flatnonzero(
-        (s.kind == Kind.GRAD) | (s.kind == Kind.WAIT) | ((s.worker >= 0) & (s.kind != Kind.REDUCE) & (s.end_s > s.start_s))
+        (s.kind == Kind.GRAD)
+        | (s.kind == Kind.WAIT)
+        | ((s.worker >= 0) & (s.kind != Kind.REDUCE) & (s.end_s > s.start_s))
     )
     spans = spans[s.worker[spans] < s.n]
     order = spans[np.lexsort((spans, s.worker[spans]))]
@@ -91,9 +93,7 @@ def check_causality(s: Schedule) -> None:
     steps = s.rows(Kind.STEP)
     joins = s.rows(Kind.JOIN)
     discards = s.rows(Kind.DISCARD)
-    users = np.concatenate(
-        [joins[s.slot[joins] >= 0], steps[s.slot[steps] >= 0], discards[s.slot[discards] >= 0]]
-    )
+    users = np.concatenate([joins[s.slot[joins] >= 0], steps[s.slot[steps] >= 0], discards[s.slot[discards] >= 0]])
     _fail(users[last_row[s.slot[users]] < 0], "uses a gradient that was never computed")
     _fail(users[last_row[s.slot[users]] > users], "uses a gradient before it is complete")
     used = np.bincount(s.slot[users], minlength=slots) if slots else np.zeros(0)
@@ -130,7 +130,11 @@ def account(s: Schedule) -> SampleAccount:
         _fail(u.row[parts != u.samples], "an update's samples are not those of its contributions")
     grads = s.rows(Kind.GRAD)
     slots = int(s.slot.max(initial=-1)) + 1
-    computed = np.bincount(s.slot[grads], weights=s.samples[grads], minlength=slots).astype(np.int64) if slots else np.zeros(0, np.int64)
+    computed = (
+        np.bincount(s.slot[grads], weights=s.samples[grads], minlength=slots).astype(np.int64)
+        if slots
+        else np.zeros(0, np.int64)
+    )
     users = np.flatnonzero(((s.kind == Kind.JOIN) | (s.kind == Kind.STEP) | (s.kind == Kind.DISCARD)) & (s.slot >= 0))
     _fail(users[computed[s.slot[users]] != s.samples[users]], "hands over other samples than were computed")
     own = s.rows(Kind.STEP)

@@ -28,8 +28,9 @@ class Updates:
 
     Arrays of length K: `row` (row of the first STEP), `state`, `parent`, `time_s` (first application), `samples` (total, B_k), `divisor`,
     `scale`, `source`. Arrays of length P: `worker`, `slot`, `part_samples` (b_i), `point` (state the gradient was taken at; a predicted
-    point has its own id), `staleness` (version stepped from minus version the point is or was predicted from), `predicted`
-    (bool), `rule` (PointRule of the point). `begin` has K+1 entries. `is_sequence`: every update starts from the one before, so update k makes
+    point has its own id), `staleness` (version stepped from minus version the point is or was predicted from),
+    `predicted` (bool), `rule` (PointRule of the point). `begin` has K+1 entries. `is_sequence`: every update starts
+    from the one before, so update k makes
     version k+1 of a single parameter sequence.
     """
 
@@ -68,7 +69,7 @@ def versions(schedule: Schedule) -> tuple[Ints, NDArray[np.bool_], Ints]:
     number = np.zeros(size, np.int64)
     predicted = np.zeros(size, bool)
     rule = np.zeros(size, np.int64)
-    states, first = np.unique(schedule.state[rows], return_index=True)
+    _, first = np.unique(schedule.state[rows], return_index=True)
     rows = rows[np.sort(first)]  # first row that makes each state, in order, so parents come before children
     is_predict = schedule.kind[rows] == Kind.PREDICT
     predicted[schedule.state[rows]] = is_predict
