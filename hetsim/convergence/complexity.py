@@ -1,7 +1,7 @@
 """The time-complexity yardstick: the least time any method of a class needs on unequal workers, to measure real methods by.
 
-T* = min_m (1/m Σ_{i≤m} 1/τ_i)⁻¹ (LΔ/ε + σ²LΔ/(mε²)), τ_1 ≤ ... ≤ τ_n seconds per gradient (Tyurin & Richtárik 2023, arXiv 2305.12387,
-up to a constant; free communication, fixed times). The same units for two well-known methods make ratios meaningful.
+T* = min_m (1/m Σ_{i≤m} 1/τ_i)⁻¹ (LΔ/ε + σ²LΔ/(mε²)), τ_1 ≤ ... ≤ τ_n seconds per gradient (Tyurin & Richtárik 2023,
+arXiv 2305.12387, up to a constant; free communication, fixed times). The same units for two well-known methods make ratios meaningful.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hetsim.errors import UsageError
 
 @dataclass(frozen=True)
 class Difficulty:
-    """What is asked: `l_delta` = LΔ (smoothness times initial gap), `epsilon` the squared gradient norm to reach, `sigma2` the variance σ²."""
+    """What is asked: `l_delta` = LΔ (smoothness times initial gap), `epsilon` the squared gradient norm to reach, `sigma2` = σ²."""
 
     l_delta: float
     epsilon: float

@@ -23,8 +23,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyQuadraticConstants:
-    """Bulk h_j = j^-exponent over `directions` and, where given, one direction more of curvature `outlier` (Hessians of networks have a bulk
-    and a few outliers far above it: Sagun et al. 2017, Ghorbani et al. 2019); c_j = noise·h_j; trained at `target_ratio` of the initial loss."""
+    """Bulk h_j = j^-exponent over `directions`, c_j = noise·h_j; trained at `target_ratio` of the initial loss.
+
+    `outlier`, where given, is the curvature of one direction more: Hessians of networks have a bulk and a few outliers far above it
+    (Sagun et al. 2017, Ghorbani et al. 2019)."""
 
     directions: int
     exponent: float

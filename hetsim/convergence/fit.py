@@ -2,10 +2,11 @@
 
 The data and the results are in `data/`; `python -m hetsim.convergence.fit` prints the fit again. Needs scipy.
 
-The noisy quadratic model is asked what tuned synchronous SGD (delay 0, momentum .9, the best of a grid of learning rates) needs to reach
-the target. The spectrum is 1/j (Zhang et al. 2019; a free exponent ends anywhere from 1.07 to 1.39 with the same error) with one outlier; its
-curvature, the noise level and the target's share of the initial loss are free. Without the outlier no exponent comes within 30 %:
-the fewest updates at large batches and the samples at small ones then hang on the same curvature.
+The noisy quadratic model is asked what tuned synchronous SGD (delay 0, momentum .9, the best of a grid of learning rates) needs to
+reach the target. The spectrum is 1/j (Zhang et al. 2019) with one outlier: without it no exponent comes within 30 %, since the fewest
+updates at large batches and the samples at small ones then hang on the same curvature. Noise level and target are fitted. The outlier's
+curvature is chosen, not fitted: from 30 to 200, with noise and target to match, the error on the fitted batches only goes from 2.3 to
+.9 % rms.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hetsim.convergence.quadratic import Quadratic, power_law
 Floats = NDArray[np.float64]
 DIRECTIONS = 10_000  # Zhang et al. 2019
 NODES = 40
+OUTLIER = 50.0  # largest rate at momentum .9 is then 3.8/50 = .076, the size people train ResNets with [our choice]
 FITTED_ON = (128, 512, 1024, 4096)  # both ends and the middle; 256 and 2048 are left to check the fit on
 RATES = np.geomspace(
     1e-5, 3.6, 80
@@ -130,35 +132,33 @@ def fit_noise_scale(data: dict[int, int], fitted_on: tuple[int, ...] = FITTED_ON
     return Fit({"min_updates": s_min, "noise_scale_samples": b_n}, _errors(predicted, data))
 
 
-def model(noise: float, outlier: float) -> Quadratic:
+def model(noise: float) -> Quadratic:
     """The spectrum that is fitted."""
-    return power_law(DIRECTIONS, exponent=1.0, noise=noise).with_outlier(outlier).compressed(NODES)
+    return power_law(DIRECTIONS, exponent=1.0, noise=noise).with_outlier(OUTLIER).compressed(NODES)
 
 
 def fit_noisy_quadratic(
-    data: dict[int, int],
-    fitted_on: tuple[int, ...] = FITTED_ON,
-    first: tuple[float, float, float] = (30.0, 0.015, 20.0),
+    data: dict[int, int], fitted_on: tuple[int, ...] = FITTED_ON, first: tuple[float, float] = (80.0, 0.12)
 ) -> Fit:
-    """Noise, target ratio and outlier by least squares of the log of the updates."""
+    """Noise and target ratio by least squares of the log of the updates."""
     from scipy.optimize import least_squares
 
     def predict(logs: Floats, batches: tuple[int, ...]) -> Floats:
-        noise, ratio, outlier = (float(v) for v in np.exp(logs))
-        quadratic = model(noise, outlier)
+        noise, ratio = (float(v) for v in np.exp(logs))
+        quadratic = model(noise)
         needed = [updates_to_target(quadratic, b, ratio * quadratic.initial_loss) for b in batches]
-        return np.minimum(needed, 1e6)
+        return np.clip(needed, 1.0, 1e6)
 
     measured = np.log([data[b] for b in fitted_on])
 
     def residual(logs: Floats) -> Floats:
         return np.asarray(np.log(predict(logs, fitted_on)) - measured)
 
-    found = least_squares(residual, np.log(first), diff_step=np.full(3, 1e-3))
-    noise, ratio, outlier = (float(v) for v in np.exp(found.x))
+    found = least_squares(residual, np.log(first), diff_step=np.full(2, 1e-3))
+    noise, ratio = (float(v) for v in np.exp(found.x))
     batches = tuple(data)
     error = _errors(dict(zip(batches, predict(found.x, batches).tolist(), strict=True)), data)
-    return Fit({"noise": noise, "target_ratio": ratio, "outlier": outlier}, error)
+    return Fit({"noise": noise, "target_ratio": ratio}, error)
 
 
 def main() -> None:

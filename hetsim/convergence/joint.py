@@ -1,8 +1,8 @@
 """The general engine: any log, by the joint second moments of everything that is still alive.
 
-Replicas that drift apart and are averaged, several pulled copies, points predicted from noise that is also applied: each is a linear operation
-on a few variables (`operations`), so one row and column of `Moments` per operation keeps all correlations exactly. It is the oracle for the
-sequence engine and the only engine where a Schedule is not one sequence.
+Replicas that drift apart and are averaged, several pulled copies, points predicted from noise that is also applied: each is a linear
+operation on a few variables (`operations`), so one row and column of `Moments` per operation keeps all correlations exactly. It is the
+oracle for the sequence engine and the only engine where a Schedule is not one sequence.
 
 Local steps between two averages are composed first, (x, v) -> M (x, v) + noise of covariance Q per node, and touch the joint moments once.
 """

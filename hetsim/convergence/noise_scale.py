@@ -34,7 +34,7 @@ def worth(batch: float | Floats, noise_scale: float) -> float | Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseEstimate:
-    """tr Σ (per-sample gradient variance) and |G|², both unbiased; `scale` = tr Σ / |G|². All None, with a `reason`, where they are undefined.
+    """tr Σ (per-sample gradient variance) and |G|², both unbiased; both None, with a `reason`, where they are undefined.
 
     |G|² can come out negative on one update; average both over many updates before dividing.
     """
@@ -103,8 +103,9 @@ class NoiseScale:
         left = np.concatenate(([1.0], 1.0 - np.cumsum(gained) / min_updates))
         past = np.flatnonzero(left <= 0)
         end = int(past[0]) + 1 if len(past) else len(left)
+        source = constants_of(cluster.workload).noise_scale.source
         sentences = [
-            f"Gradient noise scale {noise_scale:g} samples, {min_updates:g} updates at an infinite batch: {constants_of(cluster.workload).noise_scale.source}",
+            f"Gradient noise scale {noise_scale:g} samples, {min_updates:g} updates at an infinite batch: {source}",
             "A delay costs nothing and the learning rate is always right: an upper bound on what delayed methods gain.",
         ]
         if done.averaging:

@@ -130,7 +130,7 @@ def assumptions(known: WorkloadConstants, cluster: Cluster) -> tuple[str, ...]:
     """What a reader must know before believing the curve."""
     nqm = known.nqm
     sentences = [
-        f"Noisy quadratic model: {nqm.directions} independent directions, curvature falling as j^-{nqm.exponent:g}, additive gradient noise.",
+        f"Noisy quadratic model: {nqm.directions} independent directions, curvature j^-{nqm.exponent:g}, additive gradient noise.",
         f"Its constants: {nqm.source}",
         "Expected loss over the gradient noise; seeds enter only through the schedule (jitter).",
         f"The model's loss is mapped to {known.initial_loss:.3g} at the start and {known.floor_loss:.3g} at the optimum.",

@@ -239,9 +239,11 @@ class Compiler:
         return rule * float(warm_up(np.array([self.seen[parent]]), self.training)[0])
 
     def _mix(self, state: int, parent: int, source: int, anchor: int, weight: float, code: int) -> None:
-        """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or they are normalised without one."""
+        """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or without one they are scaled."""
         joined = self.joined[source]
         total = sum(w for _, w in joined)
+        if anchor < 0 and total <= 0.0:  # nobody had samples left: nothing to average
+            joined, total, weight = [], 1.0, 0.0
         share = weight if anchor >= 0 else weight / total
         points: dict[int, float] = defaultdict(float)
         for member, w in joined:

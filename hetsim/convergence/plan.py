@@ -4,9 +4,9 @@ For a Schedule whose updates form one parameter sequence x_0, x_1, ... update k 
 
     x_{k+1} = step(x_k, g_k),   g_k = h Σ_i w_i p_i + ε,   Var ε = c Σ_i w_i²/b_i,   w_i = b_i / divisor
 
-with p_i the point of contribution i: x_j, or x_j - κ·lr·v_j (look-ahead), or a prediction of x_{j+1} (local-prediction, blend). Points of one
-version and rule are one row. The mean of the predicted points of one update is a step with ĝ = a ḡ_j + (1-a) ḡ_{j-1}; with the same
-shares in both updates, a = 1 and the same rate that is x_{j+1} itself. Where shares change, Σ (w'_i - w_i) g_i remains, of variance
+with p_i the point of contribution i: x_j, or x_j - κ·lr·v_j (look-ahead), or a prediction of x_{j+1} (local-prediction, blend). Points
+of one version and rule are one row. The mean of the predicted points of one update is a step with ĝ = a ḡ_j + (1-a) ḡ_{j-1}; with the
+same shares in both updates, a = 1 and the same rate that is x_{j+1} itself. Where shares change, Σ (w'_i - w_i) g_i remains, of variance
 c Σ_i (w'_i - w_i)²/b_i, uncorrelated with ḡ_j because w_i/b_i is the same for all i.
 """
 

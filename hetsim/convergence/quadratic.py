@@ -63,7 +63,8 @@ class Quadratic:
         return float(self.multiplicity @ self.c) / signal if signal > 0 else np.inf
 
     def with_outlier(self, curvature: float | None) -> Quadratic:
-        """One direction more, with the noise per curvature and the start of the steepest; None adds nothing."""
+        """One direction more, with the noise per curvature and the initial loss of the steepest, so that it limits the learning rate and
+        hardly shows in the loss [our choice]; None adds nothing."""
         if curvature is None:
             return self
         top = int(np.argmax(self.h))
@@ -71,7 +72,7 @@ class Quadratic:
         return Quadratic(
             np.append(curvature, self.h),
             np.append(noise, self.c),
-            np.append(self.start[top], self.start),
+            np.append(self.start[top] * self.h[top] / curvature, self.start),
             np.append(1.0, self.multiplicity),
         )
 

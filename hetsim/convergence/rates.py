@@ -31,7 +31,9 @@ def warm_up(samples_before: NDArray[np.int64], training: Training) -> Floats:
 
 
 def rate_factors(samples: NDArray[np.int64], scale: Floats, training: Training) -> tuple[Floats, Floats]:
-    """(factor of each update, factor a worker assumes when it predicts that update). The second uses the last batch's size, the first update its own."""
+    """(factor of each update, factor a worker assumes when it predicts that update).
+
+    The second goes by the size of the batch before; the first update by its own."""
     before = np.concatenate(([0], np.cumsum(samples)[:-1])).astype(np.int64)
     common = warm_up(before, training) * scale
     known = np.concatenate((samples[:1], samples[:-1]))

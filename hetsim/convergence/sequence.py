@@ -1,7 +1,8 @@
 """The moment recursion of one parameter sequence, for every setting and direction at once.
 
-PyTorch's SGD: v' = βv + g + wd·x, x' = x - lr·v' (Nesterov: x' = x - lr·(g + wd·x + βv')). The state is x_k, v_k and the older points that some
-later update still reads, each one row of `Moments`, so a delay of τ costs τ + 2 rows and asynchronous methods cost one row per worker.
+PyTorch's SGD: v' = βv + g + wd·x, x' = x - lr·v' (Nesterov: x' = x - lr·(g + wd·x + βv')). The state is x_k, v_k and the older points
+that some later update still reads, each one row of `Moments`, so a delay of τ costs τ + 2 rows and asynchronous methods cost one row
+per worker.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Watch:
         """After `point`: settle the settings that are done; a mask of those that go on, or None where all do."""
         seen = self.loss[since : point + 1, self.alive]
         with np.errstate(invalid="ignore"):
-            bad = ~(seen[-1] <= HOPELESS * self.initial)
+            # exploding replicas cancel to anything when they are averaged, also to less than nothing
+            bad = ~np.all((seen >= 0.0) & (seen <= HOPELESS * self.initial), axis=0)
             met = np.zeros_like(bad) if self.target is None else np.any(seen <= self.target, axis=0) & ~bad
         if self.slack is not None and met.any():
             self.stop_at = min(self.stop_at, int(point * self.slack) + 1)

@@ -179,3 +179,13 @@ def test_composed_local_steps_equal_single_ones(steps: list[int]) -> None:
     )
     rates, momenta = np.array([0.1, 0.3]), np.array([0.9, 0.0])
     assert_same(run_joint(program, Q, rates, momenta), run_joint(single, Q, rates, momenta), 1e-12)
+
+
+def test_exploding_replicas_count_as_diverged_whatever_they_cancel_to() -> None:
+    """Averages of replicas that explode lose every digit and may come out negative; that must not pass for reaching a target."""
+    program = compile_schedule(local_sgd(100, [8] * 4, [8] * 4), PLAIN)
+    rates, momenta = np.geomspace(0.01, 30.0, 16), np.full(16, 0.9)
+    whole = run_joint(program, Q, rates, momenta, Rule(target=0.2, slack=1.5))
+    unstable = rates * Q.largest_curvature > 3.8
+    assert whole.diverged[unstable].all() and unstable.sum() > 5
+    assert not whole.diverged[rates < 0.05].any()

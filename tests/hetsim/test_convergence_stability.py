@@ -49,8 +49,10 @@ def test_closed_forms() -> None:
 
 @pytest.mark.parametrize(
     ("beta", "blend", "bound"),
-    [(0.9, 1, 3.8), (0.9, 0.75, 0.91), (0.9, 0.5, 0.70), (0.9, 0.3, 0.60), (0.9, 0, 0.50)]
-    + [(0.0, 1, 2.0), (0.0, 0.75, 1.56), (0.0, 0.5, 1.0), (0.0, 0.3, 0.80), (0.0, 0, 0.62)],
+    [
+        *[(0.9, 1, 3.8), (0.9, 0.75, 0.91), (0.9, 0.5, 0.70), (0.9, 0.3, 0.60), (0.9, 0, 0.50)],
+        *[(0.0, 1, 2.0), (0.0, 0.75, 1.56), (0.0, 0.5, 1.0), (0.0, 0.3, 0.80), (0.0, 0, 0.62)],
+    ],
 )
 def test_bounds_of_blended_points(beta: float, blend: float, bound: float) -> None:
     assert largest_stable_at(beta, PointRule.BLEND, blend) == pytest.approx(bound, abs=0.0051)
