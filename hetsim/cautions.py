@@ -1,0 +1,161 @@
+"""Warnings of a comparison: where its numbers reach beyond what is known or what is wise.
+
+batch-past-critical, unstable-learning-rate, learning-rate-near-bound    the profile's own setting (`hetsim.convergence.stability`)
+extrapolated-compute, extrapolated-network                              batches or payloads outside what was measured
+catalogue-speeds                                                         speeds measured by others
+not-reached, grid-edge                                                   the target missed; the best setting at the edge of the grid
+idle-worker, out-of-memory                                               a worker that contributes nothing; too little memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hetsim import wording
+from hetsim.cluster.spec import Cluster
+from hetsim.comparison import Row
+from hetsim.compute import pass_model
+from hetsim.convergence.constants import constants_of
+from hetsim.convergence.stability import Caution, cautions
+from hetsim.rows import pass_sizes
+from hetsim.simulate import Result
+
+NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing
+SHOWN = 5  # names listed before "and n more"
+
+
+def cautions_of_run(label: str, result: Result) -> list[Caution]:
+    """What a run alone shows: idle workers, memory, batch and learning rate of the profile."""
+    row = _row(label, result)
+    return [*idle_workers(row), *memory(row, result.cluster), *setting(row, result)]
+
+
+def _row(label: str, result: Result) -> Row:
+    from hetsim.rows import timing_row
+
+    return timing_row(result, label=label)
+
+
+def cautions_of_cluster(runs: Mapping[str, Result]) -> list[Caution]:
+    """What holds for all runs on a cluster together, each said once."""
+    cluster = next(iter(runs.values())).cluster
+    return [*catalogue_speeds(cluster), *compute_range(cluster, runs), *network_range(cluster)]
+
+
+def catalogue_speeds(cluster: Cluster) -> list[Caution]:
+    """Speeds that nobody measured on this cluster."""
+    names = [w.name for w in cluster.workers if w.speed_source == "catalogue"]
+    if not names:
+        return []
+    text = f"The speeds of {listed(names)} are the catalogue's, measured by others on other machines; measure your own for decisions."
+    return [Caution("catalogue-speeds", text)]
+
+
+def compute_range(cluster: Cluster, runs: Mapping[str, Result]) -> list[Caution]:
+    """Passes smaller or larger than the measured ones of a table or trace."""
+    sizes: list[dict[str, set[int]]] = [{} for _ in cluster.workers]
+    for label, result in runs.items():
+        for rank, passes in enumerate(pass_sizes(result.schedule, cluster)):
+            model = pass_model(cluster.workers[rank])
+            outside = {size for size in passes if model.extrapolates(size)}
+            if outside:
+                sizes[rank][label] = outside
+    out = []
+    for worker, outside_by_label in zip(cluster.workers, sizes, strict=True):
+        if not outside_by_label:
+            continue
+        measured = [m for m, _ in (worker.step_times_s or worker.trace)]
+        beyond = set().union(*outside_by_label.values())
+        text = (
+            f"{worker.name} computes passes of {spread(beyond)} samples ({listed(list(outside_by_label))}) "
+            f"where {spread(set(measured))} were measured."
+        )
+        out.append(Caution("extrapolated-compute", text))
+    return out
+
+
+def network_range(cluster: Cluster) -> list[Caution]:
+    """Gradients smaller or larger than the payloads of a measured table."""
+    measured = [size for size, _ in cluster.network.all_reduce_table]
+    size = cluster.workload.gradient_bytes
+    if not measured or min(measured) <= size <= max(measured):
+        return []
+    span = f"{wording.size(min(measured))} to {wording.size(max(measured))}"
+    return [
+        Caution("extrapolated-network", f"Gradients of {wording.size(size)} lie outside the measured payloads, {span}.")
+    ]
+
+
+def idle_workers(row: Row) -> list[Caution]:
+    """Workers whose samples are next to nothing."""
+    idle = [name for name, share in row.sample_share.items() if share < NOTHING]
+    if not idle:
+        return []
+    return [Caution("idle-worker", f"{row.name}: {listed(idle)} contributes less than {NOTHING:.1%} of the samples.")]
+
+
+def memory(row: Row, cluster: Cluster) -> list[Caution]:
+    """Workers that need more memory than their GPU has."""
+    out = []
+    for worker in cluster.workers:
+        needed = row.memory_bytes[worker.name]
+        if worker.memory_bytes is not None and needed > worker.memory_bytes:
+            text = f"{row.name}: {worker.name} needs {wording.size(needed)} of {wording.size(worker.memory_bytes)} memory, or max_batch_samples."
+            out.append(Caution("out-of-memory", text))
+    return out
+
+
+def setting(row: Row, result: Result) -> list[Caution]:
+    """The profile's own learning rate, momentum and batch, by the model's curvature and noise scale."""
+    training = result.cluster.training
+    known = constants_of(result.cluster.workload)
+    rule, scale = result.algorithm.point_rule()
+    if row.staleness_mean is None:  # parameters are averaged: no delay, and no update to bound
+        return []
+    shares_change = row.algorithm == "abs-sgd"
+    found = cautions(
+        learning_rate=training.learning_rate,
+        momentum=training.momentum,
+        largest_curvature=float(known.nqm.quadratic().h.max()),
+        delay=float(row.staleness_max or 0) if row.staleness_max in (0, 1) else row.staleness_mean,
+        point=rule,
+        scale=scale,
+        shares_change=shares_change,
+        batch_samples=row.mean_batch_samples,
+        critical_batch_samples=known.noise_scale.noise_scale_samples,
+    )
+    return [Caution(c.code, f"{row.name}, at the profile's own setting: {c.text}") for c in found]
+
+
+def target_cautions(row: Row, at_edge: bool, max_samples: int) -> list[Caution]:
+    """A target that was missed, and a best setting with nothing tried beyond it."""
+    out = []
+    time = row.time_to_target_s
+    if time is not None and time.reached < time.seeds:
+        which = (
+            "the target is not reached"
+            if not time.reached
+            else f"the target is reached on {time.reached} of {time.seeds} seeds"
+        )
+        out.append(Caution("not-reached", f"{row.name}: {which} within training.max_samples = {max_samples:,}."))
+    elif at_edge and row.learning_rate is not None:
+        text = f"{row.name}: the best learning rate, {row.learning_rate:.3g}, lies at the edge of the grid; a wider one may do better."
+        out.append(Caution("grid-edge", text))
+    return out
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and 3 more."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def spread(sizes: set[int]) -> str:
+    """64, or 32 to 256."""
+    low, high = min(sizes), max(sizes)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def unique(found: Sequence[Caution]) -> tuple[Caution, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,200 @@
+"""compare: every algorithm on one cluster, each at its own best setting, over the same seeds.
+
+1. each algorithm is simulated on the first seed and tuned there (`hetsim.tuning`), all on the same grid
+2. its time to target is predicted on the other seeds at that setting; all algorithms meet the same luck on the same seed
+3. medians and intervals over seeds (`hetsim.intervals`); speed-ups from ratios on the same seed, over the best of all baselines
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
+from hetsim.cluster.spec import Cluster
+from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget
+from hetsim.contest import Crossing, Entry, Task, enter, lighter, repeat
+from hetsim.convergence.predictor import Predictor, Setting, Target
+from hetsim.convergence.registry import get_predictor
+from hetsim.convergence.stability import Caution
+from hetsim.errors import UsageError
+from hetsim.intervals import coverage, paired_ratio
+from hetsim.labels import Contender, contenders
+from hetsim.parallel import job_count, run_pieces
+from hetsim.rows import finite, learning_columns, timing_row
+from hetsim.simulate import versions
+from hetsim.verdict import BASELINE, clear_winner, fastest, seconds_by_seed
+
+__all__ = ["Comparison", "Cost", "Progress", "Row", "Speedup", "TimeToTarget", "compare", "timing_row"]
+
+Progress = Callable[[str, int, int], None]
+SEED_STRIDE = 1_000_003  # the seeds of a comparison: seed, seed + stride, ...; a prime, so that comparisons with near seeds share none
+
+
+def compare(
+    cluster: Any,
+    algorithms: Sequence[str] | None = None,
+    *,
+    predictor: str | Predictor = "nqm",
+    seeds: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    target: float | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Every algorithm on one cluster, each tuned, with intervals.
+
+    `cluster`: a Profile or a Cluster. `algorithms`: labels, `name` or `name:option=value,option=value`; None for all. `seeds`: how many
+    (the profile's training.seeds). `jobs`: processes (one per CPU); the result does not depend on it. `target`: instead of
+    training.target_loss, on the predictor's scale. `progress(label, done, total)` is called as algorithms are complete.
+    Raises UsageError, MissingExtraError where the predictor is not installed, SimulationError where a run fails.
+
+    >>> from hetsim import compare, load_profile
+    >>> profile = load_profile("homogeneous-4")
+    >>> c = compare(profile, ["s-sgd", "abs-sgd"], predictor="noise-scale", seeds=2, jobs=1)
+    >>> [row.name for row in c.algorithms], c.best_baseline
+    (['s-sgd', 'abs-sgd'], 's-sgd')
+    """
+    chosen = contenders(algorithms)
+    task = _task(cluster, predictor, target)
+    for contender in chosen:
+        contender.algorithm(task.cluster.options)  # a bad combination of options is told before anything runs
+    numbers = _seeds(task.cluster.training.seeds if seeds is None else seeds, seed)
+    entries, crossings = _run(task, chosen, numbers, job_count(jobs), progress)
+    rows = _rows(task, chosen, entries, crossings, len(numbers))
+    winner = clear_winner(rows, len(numbers))
+    return Comparison(
+        profile=task.cluster.name,
+        seed=seed,
+        seeds=numbers,
+        predictor=task.model().name,
+        target=task.target,
+        best_baseline=_best_baseline(rows),
+        winner=None if winner is None else winner.name,
+        coverage=coverage(len(numbers)),
+        warnings=_warnings(task.cluster, chosen, entries, rows),
+        assumptions=_assumptions(entries),
+        algorithms=rows,
+        speeds={w.name: w.speed_source for w in task.cluster.workers},
+        versions=versions(),
+        cluster=task.cluster,
+        runs={c.label: e.result for c, e in zip(chosen, entries, strict=True)},
+        curves={c.label: e.tuned.curve for c, e in zip(chosen, entries, strict=True)},
+    )
+
+
+def _task(cluster: Any, predictor: str | Predictor, target: float | None) -> Task:
+    resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
+    if target is not None:
+        if not target > 0:
+            raise UsageError(f"a target of {target:g} cannot be reached; it must be above 0")
+        resolved = replace(resolved, training=replace(resolved.training, target_loss=target))
+    model = get_predictor(predictor) if isinstance(predictor, str) else predictor
+    wanted: Target = model.target(resolved)
+    if target is not None and wanted.value != target:
+        raise UsageError(
+            f"predictor {model.name} has a target of its own ({wanted.metric}, {wanted.value:g}); leave out the target"
+        )
+    return Task(source=cluster, cluster=resolved, predictor=predictor, target=wanted)
+
+
+def _seeds(count: int, first: int) -> tuple[int, ...]:
+    if count < 1:
+        raise UsageError(f"{count} seeds: at least one is needed")
+    return tuple(first + SEED_STRIDE * i for i in range(count))
+
+
+def _run(
+    task: Task, chosen: Sequence[Contender], seeds: Sequence[int], jobs: int, progress: Progress | None
+) -> tuple[list[Entry], list[list[Crossing | None]]]:
+    """All entries, then all other seeds; per contender the crossing on every seed that was tried.
+
+    An algorithm that misses the target at every setting on the first seed is not tried on the others.
+    """
+    total, finished = len(chosen), 0
+
+    def complete(index: int) -> None:
+        nonlocal finished
+        finished += 1
+        if progress is not None:
+            progress(chosen[index].label, finished, total)
+
+    def entered(index: int, entry: Entry) -> None:
+        if entry.crossing is None or len(seeds) == 1:
+            complete(index)
+
+    entries = run_pieces([(_entry, (task, c, seeds[0])) for c in chosen], jobs, entered)
+    crossings: list[list[Crossing | None]] = [[e.crossing] for e in entries]
+    again = [(i, s) for i, e in enumerate(entries) if e.crossing is not None for s in seeds[1:]]
+    missing = {i: len(seeds) - 1 for i, _ in again}
+
+    def repeated(piece: int, _: Crossing | None) -> None:
+        index = again[piece][0]
+        missing[index] -= 1
+        if not missing[index]:
+            complete(index)
+
+    pieces = [(repeat, (task, chosen[i], s, _setting(task, entries[i]), _samples(entries[i]))) for i, s in again]
+    for (index, _), crossing in zip(again, run_pieces(pieces, jobs, repeated), strict=True):
+        crossings[index].append(crossing)
+    return entries, crossings
+
+
+def _entry(task: Task, contender: Contender, seed: int) -> Entry:
+    return lighter(enter(task, contender, seed))
+
+
+def _setting(task: Task, entry: Entry) -> Setting:
+    training = task.cluster.training
+    return entry.tuned.setting or Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+
+
+def _samples(entry: Entry) -> float:
+    assert entry.crossing is not None
+    return entry.crossing.samples
+
+
+def _rows(
+    task: Task,
+    chosen: Sequence[Contender],
+    entries: Sequence[Entry],
+    crossings: Sequence[Sequence[Crossing | None]],
+    seeds: int,
+) -> tuple[Row, ...]:
+    rows = []
+    for contender, entry, met in zip(chosen, entries, crossings, strict=True):
+        columns: Mapping[str, Any] = learning_columns(task.cluster, entry.tuned.setting, met)
+        rows.append(replace(timing_row(entry.result, label=contender.label), **columns))
+    best = _best_baseline(rows)
+    baseline = next((row for row in rows if row.name == best), None)
+    return tuple(replace(row, speedup_over_best_baseline=speedup(row, baseline, seeds)) for row in rows)
+
+
+def _best_baseline(rows: Sequence[Row]) -> str | None:
+    best = fastest([row for row in rows if row.role == BASELINE])
+    return None if best is None else best.name
+
+
+def speedup(row: Row, baseline: Row | None, seeds: int) -> Speedup:
+    """Median and interval of baseline_s / own_s over the seeds s; nothing where either did not reach the target."""
+    if baseline is None or row.seconds == float("inf"):
+        return Speedup(value=None, low=None, high=None)
+    ratio = paired_ratio(seconds_by_seed(baseline, seeds), seconds_by_seed(row, seeds))
+    if ratio is None:
+        return Speedup(value=None, low=None, high=None)
+    return Speedup(value=finite(ratio.median), low=finite(ratio.low), high=finite(ratio.high))
+
+
+def _warnings(
+    cluster: Cluster, chosen: Sequence[Contender], entries: Sequence[Entry], rows: Sequence[Row]
+) -> tuple[Caution, ...]:
+    found = []
+    for contender, entry, row in zip(chosen, entries, rows, strict=True):
+        found += target_cautions(row, entry.tuned.at_edge, cluster.training.max_samples)
+        found += cautions_of_run(contender.label, entry.result)
+    return unique([*cautions_of_cluster({c.label: e.result for c, e in zip(chosen, entries, strict=True)}), *found])
+
+
+def _assumptions(entries: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentence for entry in entries for sentence in entry.tuned.curve.assumptions))

@@ -1,0 +1,117 @@
+"""One algorithm's part in a comparison, as pieces of work that run in any process and any order with the same result.
+
+`enter` simulates the first seed for as long as the target takes, and tunes on it. `repeat` does another seed at the setting found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hetsim.cluster.spec import Cluster
+from hetsim.convergence import get_predictor
+from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
+from hetsim.labels import Contender
+from hetsim.simulate import Result, simulate
+from hetsim.tuning import Tuned, predict, tune
+
+FIRST_BATCHES = 1000  # global batches of the first try [our choice]: enough to see how the loss falls
+GROWTH = (1.5, 16.0)  # the next try is at least and at most this many times as long
+BEYOND = 1.25  # ... and this much beyond what the last one lets expect
+SPARE = 1.1  # other seeds run for this many times the samples that the first one took
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every piece of work needs. `cluster` is a Profile where there is one, so that schedules carry it."""
+
+    source: Any
+    cluster: Cluster
+    predictor: str | Predictor
+    target: Target
+
+    def model(self) -> Predictor:
+        """The predictor, made where it is used."""
+        return get_predictor(self.predictor) if isinstance(self.predictor, str) else self.predictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Where a curve meets the target."""
+
+    seconds: float
+    samples: float
+    updates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What the first seed gave."""
+
+    result: Result
+    tuned: Tuned
+    crossing: Crossing | None
+
+
+def crossing(curve: Curve, target: Target) -> Crossing | None:
+    """Seconds and samples interpolated, updates the first at or below the target; None where it is never met."""
+    met = curve.crossing(target.value)
+    if met is None:
+        return None
+    first = int(np.flatnonzero(curve.loss <= target.value)[0])
+    return Crossing(seconds=met[1], samples=met[0], updates=int(curve.updates[first]))
+
+
+def enter(task: Task, contender: Contender, seed: int) -> Entry:
+    """Simulate and tune, longer and longer until the target is reached or training.max_samples are spent.
+
+    What ends a run early would end it at the same update of a longer run: a Schedule is a prefix of the longer one, but for its last batch.
+    """
+    training = task.cluster.training
+    limit = training.max_samples
+    samples = min(limit, FIRST_BATCHES * training.global_batch_samples)
+    model = task.model()
+    while True:
+        algorithm = contender.algorithm(task.cluster.options)
+        result = simulate(task.source, algorithm, seed=seed, max_samples=samples)
+        tuned = tune(model, result.schedule, task.cluster, task.target, seed=seed)
+        if samples >= limit or math.isfinite(tuned.seconds):
+            return Entry(result=result, tuned=tuned, crossing=crossing(tuned.curve, task.target))
+        samples = min(limit, longer(samples, tuned.curve, task.target.value))
+
+
+def longer(samples: int, curve: Curve, target: float) -> int:
+    """How long the next try is: where the power law through the second half of the best curve meets the target, and some more."""
+    least, most = GROWTH
+    half, end = float(curve.loss[len(curve.loss) // 2]), float(curve.loss[-1])
+    falls = math.isfinite(end) and 0.0 < end < half and target > 0.0
+    factor = most if not falls else min((end / target) ** (math.log(2.0) / math.log(half / end)), most)
+    return math.ceil(samples * min(max(factor * BEYOND, least), most))
+
+
+def repeat(task: Task, contender: Contender, seed: int, setting: Setting, expected_samples: float) -> Crossing | None:
+    """Another seed at the setting of the first, over its samples and some more; over all of them where that was not enough."""
+    training = task.cluster.training
+    spare = 4 * training.global_batch_samples
+    lengths = sorted({min(training.max_samples, math.ceil(SPARE * expected_samples) + spare), training.max_samples})
+    model = task.model()
+    met = None
+    for samples in lengths:
+        algorithm = contender.algorithm(task.cluster.options)
+        schedule = simulate(task.cluster, algorithm, seed=seed, max_samples=samples, verify=False).schedule
+        (curve,) = predict(model, schedule, task.cluster, [setting], task.target, seed=seed)
+        met = crossing(curve, task.target)
+        if met is not None:
+            break
+    return met
+
+
+def lighter(entry: Entry) -> Entry:
+    """The same without what can be computed again, to travel between processes."""
+    schedule = entry.result.schedule
+    bare = replace(schedule)  # a copy has none of the cached views
+    result = Result(bare, entry.result.cluster, entry.result.algorithm, entry.result.seed)
+    return replace(entry, result=result)
