@@ -11,6 +11,7 @@ Importing this loads no torch.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import math
 import os
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from abs_sgd.workloads import Task
 
 STAND_IN = "digits-mlp"  # seconds on a CPU, no download
-RACE_MARGIN = 1.25  # times the best time so far; a setting slower than that is not going to be chosen [our choice]
+RACE_MARGIN = 1.25  # times the best time so far: slower settings are not going to be chosen [our choice]
+RACE_HALF = 0.5  # from this share of the best time on ... [our choice]
+RACE_BEHIND = 2.0  # ... a loss this many times the best run's at the same time is too far behind [our choice]
 
 
 class VirtualTraining:
@@ -36,8 +39,10 @@ class VirtualTraining:
     `workload`: name or "auto" (the profile's own where it can be trained as it is: a user's `model` and `dataset`, or
     a known workload that needs no data; else the stand-in digits-mlp). `data`: folder with CIFAR-10 where the
     workload needs it. `thinning`: samples of the profile per training sample; None: 1 for the profile's own workload,
-    else batch over the stand-in's reference batch. `race`: settings in one call are cut once they are slower than
-    1.25 times the best so far, as they cannot be chosen any more.
+    else batch over the stand-in's reference batch.
+
+    `race`: settings of one call are cut when they cannot be chosen any more: past 1.25 times the best time to target so
+    far, or, from half of it on, at twice the loss that the best run had at that time.
     """
 
     name = "virtual"
@@ -84,20 +89,18 @@ class VirtualTraining:
         target = self.target(cluster).value
         with _one_thread(task):
             trainer = InProcess(schedule, task, seed=seed, thinning=thinning)
-            curves: list[Curve] = []
-            limit_s = math.inf
-            for setting in settings:
+            curves: dict[int, Curve] = {}
+            race = Race(target)
+            for index in _likely_first(settings, task):
                 curve = trainer.train(
-                    rule_of(cluster.training, setting),
+                    rule_of(cluster.training, settings[index]),
                     stop_at=target,
-                    until_s=limit_s,
+                    give_up=race.give_up if self.race else None,
                     assumptions=self._assumptions(task, cluster, schedule, thinning, stands_in),
                 )
-                reached = curve.crossing(target)
-                if self.race and reached is not None:
-                    limit_s = min(limit_s, RACE_MARGIN * reached[1])
-                curves.append(curve)
-        return curves
+                race.finish(curve)
+                curves[index] = curve
+        return [curves[index] for index in range(len(settings))]
 
     def _task(self, cluster: Cluster) -> tuple[Task, bool]:
         """The task, and whether it stands in for the profile's workload."""
@@ -163,6 +166,40 @@ def rule_of(training: Training, setting: Setting) -> UpdateRule:
         warmup_samples=training.warmup_updates * training.global_batch_samples,
         clip_norm=training.clip_norm,
     )
+
+
+class Race:
+    """Which settings are still worth training, given the best run to the target so far."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+        self.best_s = math.inf
+        self.best: Curve | None = None
+
+    def give_up(self, time_s: float, loss: float) -> bool:
+        """Whether a run with this loss at this time has lost."""
+        if self.best is None or time_s >= RACE_MARGIN * self.best_s:
+            return self.best is not None
+        if time_s < RACE_HALF * self.best_s:
+            return False
+        at = bisect.bisect_right(self.best.time_s.tolist(), time_s) - 1
+        return loss > RACE_BEHIND * max(float(self.best.loss[at]), self.target)
+
+    def finish(self, curve: Curve) -> None:
+        """Take a run into account."""
+        reached = curve.crossing(self.target)
+        if reached is not None and reached[1] < self.best_s:
+            self.best, self.best_s = curve, reached[1]
+
+
+def _likely_first(settings: Sequence[Setting], task: Task) -> list[int]:
+    """Order in which settings are tried: nearest to the middle of the task's own grid in lr / (1 - momentum), as ratios.
+
+    A good one early cuts the rest early; the result does not depend on the order, but for what is cut.
+    """
+    middle = task.learning_rates[len(task.learning_rates) // 2] / (1.0 - max(task.momenta))
+    reach = [s.learning_rate / max(1.0 - s.momentum, 1e-3) for s in settings]
+    return sorted(range(len(settings)), key=lambda i: (abs(math.log(max(reach[i], 1e-12) / middle)), i))
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ SEED_BITS = 2**63 - 1  # torch.manual_seed takes 64 bits signed
 PURPOSE_DROPOUT = 1
 
 Observer = Callable[[int, State], None]
+GiveUp = Callable[[float, float], bool]  # of seconds and loss at an evaluation
 
 
 @dataclass
@@ -45,12 +46,13 @@ class _Trace:
 
     step: int
     stop_at: float
-    until_s: float
+    give_up: GiveUp | None
     updates: list[int] = field(default_factory=list)
     samples: list[int] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     diverged: bool = False
+    given_up: bool = False
     due: int = 0
 
     def add(self, state: State, time_s: float, loss: float) -> None:
@@ -63,10 +65,11 @@ class _Trace:
         recent = self.loss[1:][-DIVERGED_EVALUATIONS:]
         grown = len(recent) == DIVERGED_EVALUATIONS and min(recent) > limit > 0.0
         self.diverged = not math.isfinite(loss) or grown
+        self.given_up = self.give_up is not None and self.give_up(time_s, loss)
 
     @property
     def done(self) -> bool:
-        return self.diverged or self.loss[-1] <= self.stop_at or self.time_s[-1] >= self.until_s
+        return self.diverged or self.loss[-1] <= self.stop_at or self.given_up
 
     def curve(self, assumptions: tuple[str, ...]) -> Curve:
         return Curve(
@@ -109,7 +112,7 @@ class InProcess:
         rule: UpdateRule,
         *,
         stop_at: float = -math.inf,
-        until_s: float = math.inf,
+        give_up: GiveUp | None = None,
         evaluate_every_samples: int | None = None,
         observe: Observer | None = None,
         assumptions: tuple[str, ...] = (),
@@ -117,13 +120,13 @@ class InProcess:
         """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples (0:
         never but at the start).
 
-        Ends with the log, at a loss of `stop_at`, past `until_s`, or when diverged. `observe(id, state)` sees every
+        Ends with the log, at a loss of `stop_at`, when `give_up(seconds, loss)` says so, or when diverged. `observe(id, state)` sees every
         state once.
         """
         run = _Run(self, Updater(rule, keep_mean_gradient=self._blends), observe)
         every = self.task.evaluate_every_samples * self.thinning
         every = every if evaluate_every_samples is None else evaluate_every_samples
-        trace = _Trace(every or 2**62, stop_at, until_s)
+        trace = _Trace(every or 2**62, stop_at, give_up)
         trace.add(run.states[0], 0.0, run.loss(run.states[0]))
         for at, action in enumerate(self.plan.actions):
             if trace.done:

@@ -1,0 +1,85 @@
+"""Every algorithm's simulated Schedule trains: exact parameters of a scalar model, fused equals unfused, digits learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from abs_sgd.replay.inprocess import InProcess
+from abs_sgd.update import State, UpdateRule
+from abs_sgd.workloads.analytic import scalar_constant_gradient
+from abs_sgd.workloads.digits import digits_mlp
+from hetsim.algorithms import registry
+from hetsim.cluster.spec import Cluster, Link, Network, Training, Worker, Workload
+from hetsim.schedule import Kind, Schedule
+from hetsim.simulate import simulate
+
+pytestmark = pytest.mark.torch
+SPEEDS = (512.0, 256.0, 128.0)  # exact in binary
+
+
+def cluster() -> Cluster:
+    return Cluster(
+        name="three",
+        workers=tuple(
+            Worker(rank=i, name=f"w{i}", group="w", node=f"n{i}", samples_per_s=v) for i, v in enumerate(SPEEDS)
+        ),
+        network=Network(links=(Link(bytes_per_s=2.0**20),) * 3, server=Link(bytes_per_s=2.0**20)),
+        workload=Workload(name="digits-mlp", gradient_bytes=2.0**15, dataset_samples=1437),
+        training=Training(global_batch_samples=24, micro_batch_samples=4),
+    )
+
+
+def schedule_of(algorithm: str, updates: int = 40) -> Schedule:
+    return simulate(cluster(), algorithm, updates=updates).schedule
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry()))
+def test_scalar_model_counts_the_steps(algorithm: str) -> None:
+    """Gradient -1, lr 1: a version is the number of steps behind it; an average that of its parts by weight."""
+    schedule = schedule_of(algorithm)
+    seen: dict[int, State] = {}
+    trainer = InProcess(schedule, scalar_constant_gradient(), fused=False)
+    trainer.train(UpdateRule(learning_rate=1.0), observe=seen.__setitem__)
+    expected = {0: 0.0}
+    offered: dict[int, list[tuple[float, int]]] = {}
+    for row in range(len(schedule)):
+        kind, state, parent = int(schedule.kind[row]), int(schedule.state[row]), int(schedule.parent[row])
+        source, slot, scale = int(schedule.source[row]), int(schedule.slot[row]), float(schedule.scale[row])
+        if kind == Kind.JOIN and state >= 0:
+            offered.setdefault(source, []).append((scale, state))
+        elif kind in (Kind.STEP, Kind.PREDICT) and state not in expected:
+            expected[state] = expected[parent] + (scale if kind == Kind.STEP else 1.0)
+        elif kind == Kind.MIX and state not in expected:
+            total = sum(w for w, _ in offered[source])
+            mean = sum(w * expected[s] for w, s in offered[source])
+            mean = mean / total if slot < 0 else mean + (1 - total) * expected[slot]
+            expected[state] = (1 - scale) * expected[parent] + scale * mean
+    assert len(seen) > 20
+    for state, made in seen.items():
+        assert float(made.parameters_P) == pytest.approx(expected[state], rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry()))
+def test_fused_equals_unfused(algorithm: str) -> None:
+    schedule = schedule_of(algorithm)
+    last: list[torch.Tensor] = []
+    for fused in (True, False):
+        seen: dict[int, State] = {}
+        trainer = InProcess(schedule, digits_mlp(dtype=torch.float64), fused=fused)
+        trainer.train(UpdateRule(learning_rate=0.02, momentum=0.9), observe=seen.__setitem__)
+        last.append(seen[max(seen)].parameters_P)
+    assert float((last[0] - last[1]).norm() / last[1].norm()) < 1e-12
+
+
+@pytest.mark.parametrize("algorithm", sorted(registry()))
+def test_every_algorithm_learns_and_counts_its_samples(algorithm: str) -> None:
+    schedule = schedule_of(algorithm, updates=120)
+    curve = InProcess(schedule, digits_mlp()).train(UpdateRule(learning_rate=0.1, momentum=0.5))
+    assert curve.loss[-1] < 0.6 * curve.loss[0]
+    steps = schedule.rows(Kind.STEP)
+    _, first = np.unique(schedule.state[steps], return_index=True)
+    handed = int(schedule.samples[steps[first]].sum())
+    assert 0.5 * handed < curve.samples[-1] <= handed  # the last evaluation may be a few updates before the end
+    assert np.all(np.diff(curve.time_s) >= 0) and curve.time_s[-1] <= schedule.horizon_s
