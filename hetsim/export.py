@@ -2,6 +2,8 @@
 
     simulation_document   one run as JSON
     write_simulation      result.json, profile.yaml, schedule.parquet, trace.json.gz
+    write_comparison      comparison.json, profile.yaml, report.html, runs/LABEL/
+    read_material         either folder, for a report
     check_folder          refuse early what could not be written later
 
 A folder is written under a temporary name beside its place and renamed, so that it is there whole or not at all.
@@ -22,66 +24,41 @@ from typing import TYPE_CHECKING, Any
 from hetsim.errors import HetsimError, UsageError
 
 if TYPE_CHECKING:
+    from hetsim.comparison import Comparison
+    from hetsim.convergence.predictor import Curve
+    from hetsim.report import Material
     from hetsim.simulate import Result
 
 RESULT_VERSION = 1
+CURVE_COLUMNS = ("updates", "samples", "time_s", "loss")
 MARKS = ("result.json", "comparison.json")  # what makes a folder a result folder
 
 
-def limits(result: Result) -> str:
-    """What limits the run, in words."""
-    from hetsim.metrics import limited_by
+def warnings_of(result: Result, label: str | None = None) -> list[dict[str, str]]:
+    """What to keep in mind when reading one run's figures."""
+    from hetsim.cautions import cautions_of_cluster, cautions_of_run
+    from hetsim.comparison import plain
 
-    return limited_by(result.timing, result.cluster, server=result.algorithm.has_server)
-
-
-def warnings_of(result: Result) -> list[dict[str, str]]:
-    """What to keep in mind when reading the figures."""
-    return []
+    name = label or result.algorithm.name
+    return [plain(caution) for caution in (*cautions_of_cluster({name: result}), *cautions_of_run(name, result))]
 
 
 def simulation_document(result: Result, label: str | None = None) -> dict[str, Any]:
     """One run as JSON: the fields of a comparison's algorithm, those of learning null, and what reproduces it."""
-    t, header = result.timing, result.schedule.header
+    from hetsim.comparison import plain
+    from hetsim.rows import timing_row
+
+    header = result.schedule.header
     return {
         "schema_version": RESULT_VERSION,
         "profile": result.cluster.name,
         "seed": result.seed,
-        "name": label or header.algorithm,
-        "role": result.algorithm.role,
-        "algorithm": header.algorithm,
-        "options": header.options,
-        "updates": t.updates,
+        **plain(timing_row(result, label=label)),
+        "updates": result.timing.updates,
         "horizon_s": result.schedule.horizon_s,
-        "samples_per_s": t.samples_per_s,
-        "update_period_s": t.update_period_s,
-        "mean_batch_samples": t.mean_batch_samples,
-        "utilisation": t.utilisation,
-        "waiting_share": t.waiting_share,
-        "waiting": t.waiting,
-        "staleness_mean": t.staleness_mean,
-        "staleness_max": t.staleness_max,
-        "learning_rate": None,
-        "momentum": None,
-        "samples_to_target": None,
-        "time_to_target_s": None,
-        "speedup_over_best_baseline": None,
-        "limited_by": limits(result),
-        "memory_bytes": None,
-        "cost": None,
-        "workers": [
-            {
-                "name": w.name,
-                "gpu": w.gpu,
-                "speed_source": w.speed_source,
-                "sample_share": float(t.sample_share[w.rank]),
-                "busy_share": float(t.busy_share[w.rank]),
-                "waiting_share": float(t.waiting_share_by_worker[w.rank]),
-            }
-            for w in result.cluster.workers
-        ],
-        "warnings": warnings_of(result),
-        "versions": header.versions,
+        "speeds": {w.name: w.speed_source for w in result.cluster.workers},
+        "warnings": warnings_of(result, label),
+        "versions": dict(header.versions),
     }
 
 
@@ -110,6 +87,116 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """UTF-8 with Unix line ends."""
     path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_comparison(
+    comparison: Comparison, folder: str | Path, *, command: str | None = None, force: bool = False
+) -> Path:
+    """Write comparison.json, profile.yaml, report.html and runs/LABEL/ (a run's folder plus curve.parquet).
+
+    `command` is what reproduces it from inside the folder. Raises UsageError where it exists (unless `force`) or cannot be written.
+    """
+    from hetsim.report import Material, report_html
+
+    document = {**comparison.to_json(), "command": command}
+    yaml = next((r.schedule.header.profile_yaml for r in comparison.runs.values()), "")
+    with new_folder(folder, force) as temporary:
+        write_json(temporary / "comparison.json", document)
+        write_text(temporary / "profile.yaml", yaml)
+        for label, name in safe_labels(list(comparison.runs)).items():
+            run = temporary / "runs" / name
+            run.mkdir(parents=True)
+            _write_run(comparison.runs[label], run, label)
+            if label in comparison.curves:
+                save_curve(comparison.curves[label], run / "curve.parquet")
+        schedules = {label: run.schedule for label, run in comparison.runs.items()}
+        material = Material(document=document, curves=dict(comparison.curves), schedules=schedules, profile_yaml=yaml)
+        write_text(temporary / "report.html", report_html(material))
+    return Path(folder)
+
+
+def save_curve(curve: Curve, path: Path) -> None:
+    """A curve as Parquet: its columns, and in the metadata whether it diverged and what was assumed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {name: pa.array(getattr(curve, name)) for name in CURVE_COLUMNS}
+    meta = {"schema_version": RESULT_VERSION, "diverged": curve.diverged, "assumptions": list(curve.assumptions)}
+    pq.write_table(
+        pa.table(columns).replace_schema_metadata({b"hetsim": json.dumps(meta).encode()}), path, compression="zstd"
+    )
+
+
+def load_curve(path: Path) -> Curve:
+    """Read what `save_curve` wrote. Raises UsageError for anything else."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from hetsim.convergence.predictor import Curve
+
+    try:
+        table = pq.read_table(path)
+        meta = json.loads((table.schema.metadata or {})[b"hetsim"])
+        columns = {name: table[name].to_numpy() for name in CURVE_COLUMNS}
+        return Curve(**columns, diverged=bool(meta["diverged"]), assumptions=tuple(map(str, meta["assumptions"])))
+    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: no curve ({error})") from None
+
+
+def read_material(folder: str | Path) -> Material:
+    """What a report is made of, from a result folder of simulate or compare. Raises UsageError where it is none."""
+    from hetsim.report import Material
+    from hetsim.schedule.store import load
+
+    folder = Path(folder)
+    document = read_document(folder)
+    runs = {str(document["name"]): folder}
+    if "algorithms" in document:
+        labels = safe_labels([str(row["name"]) for row in document["algorithms"]])
+        runs = {label: folder / "runs" / name for label, name in labels.items()}
+    curves = {
+        label: load_curve(run / "curve.parquet") for label, run in runs.items() if (run / "curve.parquet").is_file()
+    }
+    schedules = {
+        label: load(run / "schedule.parquet") for label, run in runs.items() if (run / "schedule.parquet").is_file()
+    }
+    profile = folder / "profile.yaml"
+    yaml = profile.read_text(encoding="utf-8") if profile.is_file() else ""
+    return Material(document=document, curves=curves, schedules=schedules, profile_yaml=yaml)
+
+
+def read_document(folder: Path) -> dict[str, Any]:
+    """comparison.json or result.json of a folder, checked for its version."""
+    for mark in MARKS[::-1]:
+        path = folder / mark
+        if not path.is_file():
+            continue
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            version = document["schema_version"]
+            name = document.get("name") or document["algorithms"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path}: damaged ({type(error).__name__}: {error})") from None
+        if not isinstance(version, int) or version > RESULT_VERSION or not name:
+            raise UsageError(f"{path}: version {version}, this hetsim reads up to {RESULT_VERSION}: upgrade hetsim")
+        return dict(document)
+    raise UsageError(
+        f"{folder}: holds neither comparison.json nor result.json (written by hetsim compare -o and simulate -o)"
+    )
+
+
+def safe_labels(labels: list[str]) -> dict[str, str]:
+    """Label to folder name, each its own also where file names do not tell upper from lower case."""
+    out: dict[str, str] = {}
+    taken: set[str] = set()
+    for label in labels:
+        name, number = safe_label(label), 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{safe_label(label)}-{number}"
+        taken.add(name.lower())
+        out[label] = name
+    return out
 
 
 def safe_label(label: str) -> str:
@@ -141,6 +228,32 @@ def check_folder(folder: str | Path | None, force: bool) -> Path | None:
         probe.mkdir()
         probe.rmdir()
     return path
+
+
+def check_file(file: str | Path | None, force: bool) -> Path | None:
+    """The place of a file to write, if one is wanted. Raises UsageError: exists (unless `force`), a folder, no folder above it."""
+    if file is None:
+        return None
+    path = Path(file)
+    with told(path):
+        if path.is_dir():
+            raise UsageError(f"{path}: is a folder; -o names a file")
+        if path.exists() and not force:
+            raise UsageError(f"{path}: exists; choose another name or add --force to replace it")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.absolute().parent}")
+    return path
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write one text file whole or not at all."""
+    temporary = _temporary(path)
+    with told(path):
+        try:
+            write_text(temporary, text)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

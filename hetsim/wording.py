@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 NONE = "–"  # not computed, or does not apply
 
@@ -79,3 +81,51 @@ def option_text(options: dict[str, object]) -> str:
     return ",".join(
         f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items()
     )
+
+
+# ---- cells of a comparison's rows (plain values, as in its JSON) ---------------------------------------------------------------
+
+
+def time_cell(row: Mapping[str, Any]) -> str:
+    """`52.1 s (50.9 – 53.0)`, or `not reached`; – where nothing was predicted."""
+    time = row.get("time_to_target_s")
+    if not time:
+        return NONE
+    if time["median"] is None:
+        return "not reached" if not time["reached"] else f"not reached ({time['reached']} of {time['seeds']} seeds)"
+    return seconds(time["median"]) + _around(time["low"], time["high"], seconds)
+
+
+def speedup_cell(row: Mapping[str, Any]) -> str:
+    """`1.31 (1.27 – 1.33)` times the best baseline."""
+    speedup = row.get("speedup_over_best_baseline")
+    if not speedup or speedup["value"] is None:
+        return NONE
+    return f"{speedup['value']:.2f}" + _around(speedup["low"], speedup["high"], lambda v: f"{v:.2f}")
+
+
+def _around(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
+    """The interval, where there is one; an end that is not known stays open."""
+    if low is None and high is None:
+        return ""
+    left, right = ("" if low is None else say(low)), ("never" if high is None else say(high))
+    if left == right:
+        return ""
+    unit = left.rpartition(" ")[2]
+    if unit and not unit[0].isdigit() and right.endswith(f" {unit}"):
+        left = left.removesuffix(f" {unit}")
+    return f" ({left} – {right})"
+
+
+def cost_cell(row: Mapping[str, Any]) -> str:
+    """`$0.42`, of the time to target at the profile's prices."""
+    cost = row.get("cost")
+    usd = cost.get("usd_to_target") if cost else None
+    return NONE if usd is None else f"${usd:,.2f}" if usd >= 0.095 else f"${usd:.2g}"
+
+
+def rate_cell(row: Mapping[str, Any]) -> str:
+    """`0.05, β 0.9`: what tuning chose."""
+    if row.get("learning_rate") is None:
+        return NONE
+    return f"{row['learning_rate']:.3g}, β {row['momentum']:g}"

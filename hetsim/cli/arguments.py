@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from hetsim.errors import UsageError
 
 if TYPE_CHECKING:
     from hetsim.cluster import Profile
+    from hetsim.labels import Contender
 
 PROFILE_HELP = "A shipped profile's name (hetsim profiles), a YAML file, or - for standard input."
 ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help=PROFILE_HELP, show_default=False)]
@@ -65,20 +66,22 @@ def read_profile(source: str | None, overrides: list[str] | None) -> Profile:
     return load_profile(text + "\n", overrides=overrides or (), name="<stdin>")
 
 
-def parse_algorithm(text: str) -> tuple[str, dict[str, Any]]:
-    """`abs-sgd:trigger=min_samples,min_samples=64` -> name and options. Raises UsageError where an option has no value."""
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip() or not value.strip():
-            raise UsageError(f"-a {text}: must read name:option=value,option=value")
-        options[key.strip()] = value.strip()
-    return name.strip(), options
-
-
-def only_one(algorithms: list[str], command: str) -> str:
+def only_one(algorithms: list[str], command: str) -> Contender:
     """The one algorithm that `command` takes."""
+    from hetsim.labels import parse
+
     if len(algorithms) != 1:
         raise UsageError(f"hetsim {command} takes one algorithm; hetsim compare takes several")
-    return algorithms[0]
+    return parse(algorithms[0])
+
+
+def reproduce(command: str, algorithms: list[str] | None, *, predictor: str, seed: int) -> str:
+    """The command that gives the same result from inside a result folder, whose profile.yaml holds every override."""
+    import shlex
+
+    words = ["hetsim", command, "profile.yaml"]
+    for label in algorithms or []:
+        words += ["-a", label]
+    words += ["--predictor", predictor] if predictor != "nqm" else []
+    words += ["--seed", str(seed)] if seed else []
+    return shlex.join(words)

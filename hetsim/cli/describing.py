@@ -2,17 +2,131 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from hetsim.cli import arguments as arg
-from hetsim.cli.terminal import emit, emit_json, emit_rich
+from hetsim.cli.terminal import emit, emit_json, emit_rich, err, say
+from hetsim.errors import MissingExtraError, UsageError
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands, in the order of the help."""
+    app.command()(init)
+    app.command(name="import")(import_)
+    app.command()(report)
     app.command()(profiles)
     app.command()(algorithms)
     app.command()(schema)
+    app.command(name="app")(explorer)
+
+
+OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout.")]
+ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+
+
+def _deliver(text: str, output: Path | None, force: bool) -> None:
+    """To a file, or to stdout."""
+    from hetsim import export
+
+    path = export.check_file(output, force)
+    if path is None:
+        emit(text)
+        return
+    export.write_file(path, text)
+    say(f"wrote {path}")
+
+
+def init(
+    gpus: str = typer.Option(
+        ..., "--gpus", metavar="GPU:N,...", help="GPUs of the catalogue, with counts.", show_default=False
+    ),
+    slow: Annotated[
+        list[str] | None,
+        typer.Option("--slow", metavar="NAME:RATE", help="A slower link; repeatable, also d:1gbit,c:2gbit."),
+    ] = None,
+    bandwidth: str = typer.Option(
+        "10gbit", "--bandwidth", metavar="RATE", help="Every worker's link: 1gbit, 2.5gbit, 200mbit."
+    ),
+    workload: str = typer.Option("resnet18-cifar10", "--workload", metavar="NAME", help="What is trained."),
+    name: str = typer.Option("my-cluster", "--name", metavar="NAME", help="Name of the profile."),
+    output: OutputFile = None,
+    force: ReplaceFile = False,
+) -> None:
+    """Write a commented profile to start from.
+
+    \b
+    Examples:
+      hetsim init --gpus A100:2,V100:2 --slow d:1gbit > my.yaml
+      hetsim init --gpus T4:8 --bandwidth 25gbit -o my.yaml
+    """
+    from hetsim.cluster import init_profile
+
+    links = [part.strip() for text in slow or () for part in text.split(",") if part.strip()]
+    _deliver(init_profile(gpus, slow=links, bandwidth=bandwidth, workload=workload, name=name), output, force)
+
+
+def import_(
+    steps: Annotated[Path, typer.Argument(metavar="CSV", help="Columns worker,samples,seconds.", show_default=False)],
+    workload: str = typer.Option("resnet18-cifar10", "--workload", metavar="NAME", help="What was trained."),
+    name: str = typer.Option("imported", "--name", metavar="NAME", help="Name of the profile."),
+    output: OutputFile = None,
+    force: ReplaceFile = False,
+) -> None:
+    """Make a profile from your own step times; how well they fit goes to stderr.
+
+    \b
+    Examples:
+      hetsim import steps.csv -o my.yaml
+    """
+    from hetsim.cli import tables
+    from hetsim.cluster import import_steps
+
+    text, fits = import_steps(steps, name=name, workload=workload)
+    err().print(tables.fits(fits))
+    _deliver(text, output, force)
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder written by compare -o or simulate -o.", show_default=False)
+    ],
+    output: OutputFile = None,
+    force: ReplaceFile = False,
+) -> None:
+    """Make one HTML file to send on. Default: DIR/report.html.
+
+    \b
+    Examples:
+      hetsim report results --force
+      hetsim report run -o run.html
+    """
+    from hetsim import export
+    from hetsim.report import report_html
+
+    material = export.read_material(folder)
+    path = export.check_file(output or folder / "report.html", force)
+    assert path is not None
+    export.write_file(path, report_html(material))
+    say(f"wrote {path}")
+
+
+def explorer(port: int = typer.Option(8501, "--port", min=1, max=65535, metavar="N", help="Local port.")) -> None:
+    """Open the explorer in a browser (needs the extra app)."""
+    from importlib.util import find_spec
+
+    if find_spec("hetsim.webapp") is None:
+        raise UsageError("the explorer is not in this version; hetsim compare -o DIR writes a report with all figures")
+    if find_spec("streamlit") is None:
+        raise MissingExtraError("the explorer", "app")
+    import subprocess
+    import sys
+
+    page = Path(str(find_spec("hetsim.webapp").origin)).with_name("main.py")  # type: ignore[union-attr]
+    options = ["--server.address=localhost", f"--server.port={port}", "--browser.gatherUsageStats=false"]
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "streamlit", "run", str(page), *options]))
 
 
 def profiles(as_json: arg.Json = False) -> None:

@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from hetsim.cli import arguments as arg
-from hetsim.cli.terminal import emit_json, emit_rich, say
+from hetsim.cli.terminal import emit_json, emit_rich, out, progress_bar, say
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands, in the order of the help."""
+    app.command()(compare)
     app.command()(simulate)
     app.command()(explain)
+    app.command()(replay)
+
+
+def compare(
+    profile: arg.OptionalProfile = None,
+    algorithm: arg.Algorithms = None,
+    predictor: str = typer.Option(
+        "nqm", "--predictor", metavar="NAME", help="nqm, noise-scale, or virtual (trains with torch)."
+    ),
+    seed: arg.Seed = 0,
+    jobs: int | None = typer.Option(None, "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per CPU."),
+    overrides: arg.Overrides = None,
+    as_json: arg.Json = False,
+    output: arg.Output = None,
+    force: arg.Force = False,
+) -> None:
+    """Compare algorithms on one cluster, each tuned: time to target, speed-up, who wins and why.
+
+    \b
+    Examples:
+      hetsim compare
+      hetsim compare mixed-gpu-8 -o results      # results/report.html to send on
+      hetsim compare my.yaml -a s-sgd -a abs-sgd -a abs-sgd:compute_point=current
+      hetsim compare --set workers.d.gpu=V100 --set training.seeds=9 --json
+    """
+    from hetsim import export
+    from hetsim.cli.preview import Preview
+    from hetsim.compare import compare as run
+
+    folder = export.check_folder(output, force)
+    loaded = arg.read_profile(profile, overrides)
+    with Preview(loaded, algorithm, seed) as preview:
+        found = run(loaded, algorithm, predictor=predictor, seed=seed, jobs=jobs, progress=preview.done)
+    if folder is not None:
+        command = arg.reproduce("compare", algorithm, predictor=predictor, seed=seed)
+        export.write_comparison(found, folder, command=command, force=force)
+        say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
+    if as_json:
+        emit_json(found.to_json())
+        return
+    from hetsim.cli import verdicts
+
+    emit_rich(*verdicts.comparison(found, out().width))
 
 
 def simulate(
@@ -37,20 +84,19 @@ def simulate(
     from hetsim import export
     from hetsim.simulate import simulate as run
 
-    label = arg.only_one(algorithm, "simulate")
-    name, options = arg.parse_algorithm(label)
+    chosen = arg.only_one(algorithm, "simulate")
     folder = export.check_folder(output, force)
     loaded = arg.read_profile(profile, overrides)
-    result = run(loaded, name, options=options, seed=seed, updates=updates)
+    result = run(loaded, chosen.name, options=chosen.options, seed=seed, updates=updates)
     if folder is not None:
-        export.write_simulation(result, folder, label=label, force=force)
+        export.write_simulation(result, folder, label=chosen.label, force=force)
         say(f"wrote {folder}")
     if as_json:
-        emit_json(export.simulation_document(result, label=label))
+        emit_json(export.simulation_document(result, label=chosen.label))
         return
     from hetsim.cli import tables
 
-    emit_rich(*tables.simulation(result, label))
+    emit_rich(*tables.simulation(result, chosen.label))
 
 
 def explain(
@@ -69,11 +115,50 @@ def explain(
     """
     from hetsim.explain import explain as run
 
-    name, options = arg.parse_algorithm(arg.only_one(algorithm, "explain"))
-    found = run(arg.read_profile(profile, overrides), name, options, seed=seed)
+    chosen = arg.only_one(algorithm, "explain")
+    found = run(arg.read_profile(profile, overrides), chosen.name, chosen.options, seed=seed)
     if as_json:
         emit_json(found.to_json())
         return
     from hetsim.cli import tables
 
     emit_rich(*tables.explanation(found))
+
+
+def replay(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A run's folder (simulate -o, or runs/LABEL of compare -o).", show_default=False
+        ),
+    ],
+    backend: str = typer.Option(
+        "inprocess", "--backend", metavar="NAME", help="inprocess: in this process, in virtual time."
+    ),
+    workload: str = typer.Option(
+        "auto", "--workload", metavar="NAME", help="What to train; auto: the profile's, or a small stand-in."
+    ),
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="DIR", help="Folder with the data, where the workload needs some.")
+    ] = None,
+    seed: arg.Seed = 0,
+    overrides: arg.Overrides = None,
+    as_json: arg.Json = False,
+) -> None:
+    """Train what a schedule says, with true gradients, in its virtual time (needs torch).
+
+    \b
+    Examples:
+      hetsim simulate mixed-gpu-4 -a abs-sgd --updates 500 -o run
+      hetsim replay run
+      hetsim replay run --set training.learning_rate=0.02 --json
+    """
+    from hetsim.cli import replaying, tables
+
+    run = replaying.prepare(folder, backend, workload, data, overrides)
+    with progress_bar(f"training {run.schedule.header.algorithm}"):
+        curve = run.train(seed)
+    if as_json:
+        emit_json(run.document(curve, seed))
+        return
+    emit_rich(*tables.curve(curve, run.target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,6 +14,8 @@ from hetsim import wording
 
 if TYPE_CHECKING:
     from hetsim.algorithms import Algorithm
+    from hetsim.cluster import StepFit
+    from hetsim.convergence import Curve, Target
     from hetsim.explain import Explanation
     from hetsim.simulate import Result
 
@@ -59,7 +61,8 @@ def algorithms(known: Mapping[str, type[Algorithm]]) -> list[Any]:
 
 def simulation(result: Result, label: str) -> list[Any]:
     """Figures of one run, then the share of every worker."""
-    from hetsim.export import limits, warnings_of
+    from hetsim.export import warnings_of
+    from hetsim.metrics import limited_by
 
     t, cluster = result.timing, result.cluster
     head = Text.assemble((label, "bold"), " on ", (cluster.name, "bold"), f", {wording.count(t.updates)} updates in ")
@@ -74,8 +77,16 @@ def simulation(result: Result, label: str) -> list[Any]:
         ("staleness, updates", wording.staleness(t.staleness_mean, t.staleness_max)),
     ):
         figures.add_row(name, Text(value))
-    out: list[Any] = [head, "", figures, "", workers(result), "", paragraph("limited by", limits(result))]
-    out += [paragraph("note", w["text"]) for w in warnings_of(result)]
+    out: list[Any] = [
+        head,
+        "",
+        figures,
+        "",
+        workers(result),
+        "",
+        paragraph("limited by", limited_by(t, cluster, server=result.algorithm.has_server)),
+    ]
+    out += [paragraph("warning", w["text"]) for w in warnings_of(result, label)]
     out.append(Text("Figures over the second half of the updates. Timing only: no loss was predicted.", style="dim"))
     return out
 
@@ -138,3 +149,45 @@ def explanation(e: Explanation) -> list[Any]:
     if e.left_out:
         out.append(paragraph("the closed form leaves out", ", ".join(e.left_out)))
     return out
+
+
+def fits(found: Sequence[StepFit]) -> Table:
+    """How recorded steps became speeds."""
+    table = grid(
+        "worker",
+        "steps",
+        "batches",
+        "samples/s",
+        "overhead",
+        "model",
+        "residual %",
+        "odd",
+        right=frozenset({1, 2, 3, 4, 6, 7}),
+    )
+    for f in found:
+        residual = f"{100 * f.residual_median:.1f} (max {100 * f.residual_max:.1f})"
+        cells = (
+            f"{f.steps:,}",
+            str(f.batches),
+            wording.rate(f.samples_per_s),
+            wording.seconds(f.overhead_s),
+            f.model,
+            residual,
+        )
+        table.add_row(f.worker, *cells, str(f.outliers))
+    return table
+
+
+def curve(found: Curve, target: Target) -> list[Any]:
+    """A training curve at a dozen points, and when it met its target."""
+    table = grid("update", "samples", "simulated time", "loss", right=frozenset({0, 1, 2, 3}))
+    size = len(found.loss)
+    for k in sorted({round(i * (size - 1) / 11) for i in range(12)} if size else ()):
+        when = wording.seconds(float(found.time_s[k])) if k else "0"
+        table.add_row(f"{int(found.updates[k]):,}", f"{int(found.samples[k]):,}", when, f"{float(found.loss[k]):.4g}")
+    met = found.crossing(target.value)
+    if met is not None:
+        text = f"{wording.seconds(met[1])} and {met[0]:,.0f} samples until {target.metric} {target.value:.4g}"
+    else:
+        text = f"not reached: {target.metric} {target.value:.4g}" + (" (diverged)" if found.diverged else "")
+    return [table, "", paragraph("target", text), *(paragraph("assumed", text) for text in found.assumptions)]

@@ -1,0 +1,139 @@
+"""A comparison on the terminal: the table by width, then who wins, what limits each, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from hetsim import wording
+from hetsim.cli.tables import paragraph
+from hetsim.labels import PUBLISHED_READING
+
+if TYPE_CHECKING:
+    from hetsim.comparison import Comparison
+
+Row = Mapping[str, Any]
+Column = tuple[int, str, Callable[[Row], str]]  # least width of the terminal that shows it, header, cell
+MOST_WARNINGS = 8
+
+
+def comparison(c: Comparison, width: int) -> list[Any]:
+    """Everything `hetsim compare` prints."""
+    rows = c.rows()
+    head = Text.assemble((c.profile, "bold"), f": {len(rows)} algorithm{'s' if len(rows) != 1 else ''}, target ")
+    head.append(f"{c.target.metric} {c.target.value:.3g}")
+    out: list[Any] = [head, "", table(rows, c.winner, width)]
+    notes = ["▶ the winner"] if c.winner else []
+    if any(row["name"] == PUBLISHED_READING for row in rows):
+        notes.append(f"{PUBLISHED_READING}: the published reading of ABS-SGD")
+    out += [Text("; ".join(notes), style="dim")] if notes else []
+    out += ["", Text(c.sentence(), style="bold"), "", limits(rows), ""]
+    out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
+    out.append(paragraph("trust", trust(c)))
+    return out
+
+
+def columns(rows: Sequence[Row]) -> list[Column]:
+    """All columns, the most telling first; the time's unit is chosen for the whole table."""
+    medians = [r["time_to_target_s"]["median"] or 0.0 for r in rows if r["time_to_target_s"]]
+    unit, divisor = (
+        ("h", 3600.0)
+        if max(medians, default=0) > 3 * 3600
+        else ("min", 60.0)
+        if max(medians, default=0) > 600
+        else ("s", 1.0)
+    )
+    return [
+        (0, f"to target\n{unit}", lambda r: _time(r, divisor)),
+        (60, "× best\nbaseline", wording.speedup_cell),
+        (0, "\nsamples/s", lambda r: wording.rate(r["samples_per_s"])),
+        (72, "busy\n%", lambda r: f"{100 * r['utilisation']:.0f}"),
+        (90, "batch\nsamples", lambda r: wording.count(r["mean_batch_samples"])),
+        (100, "update\nms", lambda r: f"{1e3 * r['update_period_s']:.3g}"),
+        (116, "\nlr, momentum", wording.rate_cell),
+        (132, "staleness\nupdates", lambda r: wording.staleness(r["staleness_mean"], r["staleness_max"])),
+        (148, "to target\nsamples", lambda r: wording.count(r["samples_to_target"])),
+        (160, "cost to\ntarget", wording.cost_cell),
+    ]
+
+
+def _time(row: Row, divisor: float) -> str:
+    """`52.1 (50.9 – 53.0)` in the table's unit, or `not reached`."""
+    time = row["time_to_target_s"]
+    if not time:
+        return wording.NONE
+    if time["median"] is None:
+        return "not reached" if not time["reached"] else f"not reached ({time['reached']}/{time['seeds']})"
+
+    def say(value: float) -> str:
+        value /= divisor
+        return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+    low, high = time["low"], time["high"]
+    if low is None and high is None:
+        return say(time["median"])
+    return (
+        f"{say(time['median'])} ({say(low) if low is not None else ''} – {say(high) if high is not None else 'never'})"
+    )
+
+
+def table(rows: Sequence[Row], winner: str | None, width: int) -> Table:
+    """The algorithms, fastest first; the winner is marked and bold."""
+    shown = [column for column in columns(rows) if column[0] <= width]
+    out = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
+    out.add_column("", width=1)
+    out.add_column("\nalgorithm", overflow="fold", max_width=24 if width < 116 else 46)
+    for _, header, _ in shown:
+        out.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        best = row["name"] == winner
+        name = row["name"] if width >= 148 else row["name"].replace(":", ":\n", 1)
+        cells = [Text(cell(row)) for _, _, cell in shown]
+        out.add_row("▶" if best else "", Text(name), *cells, style="bold green" if best else "")
+    return out
+
+
+def limits(rows: Sequence[Row]) -> Table:
+    """What limits each algorithm; those with the same reason together."""
+    out = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    out.add_column(max_width=28, overflow="fold")
+    out.add_column()
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        by_reason.setdefault(row["limited_by"], []).append(row["name"].replace(":", ":\n  ", 1))
+    out.add_row(Text("limited by", style="bold"), "")
+    for reason, names in by_reason.items():
+        out.add_row(Text("\n".join(names)), Text(reason))
+    return out
+
+
+def warnings(codes: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """One line per kind of warning: the first of its kind, and how many more there are."""
+    count = Counter(codes)
+    first: dict[str, str] = {}
+    for code, text in zip(codes, texts, strict=True):
+        first.setdefault(code, text)
+    lines = []
+    for code, text in list(first.items())[:MOST_WARNINGS]:
+        more = count[code] - 1
+        lines.append(text + (f" ({more} more like this: --json)" if more else ""))
+    return lines
+
+
+def trust(c: Comparison) -> str:
+    """Predictor, seeds, where the speeds are from."""
+    speeds: dict[str, list[str]] = {}
+    for worker, source in c.speeds.items():
+        speeds.setdefault(source, []).append(worker)
+    from_where = "; ".join(
+        f"{source} ({', '.join(names[:6])}{', …' if len(names) > 6 else ''})" for source, names in speeds.items()
+    )
+    interval = f", {100 * c.coverage:.3g} % intervals" if c.coverage else ", no interval"
+    seeds = f"{len(c.seeds)} seed{'s' if len(c.seeds) != 1 else ''}{interval}"
+    assumed = f" {c.assumptions[0]}" if c.assumptions else ""
+    return f"predicted by {c.predictor}, not measured; {seeds}; speeds: {from_where}.{assumed}"

@@ -1,0 +1,267 @@
+"""One HTML file to send on: verdict, table, figures, assumptions, provenance, and the command that reproduces it.
+
+Self-contained: plotly.js is inside once and nothing is loaded from anywhere. All text from profiles and results is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from hetsim import wording
+from hetsim.convergence.predictor import Curve
+from hetsim.labels import PUBLISHED_READING
+from hetsim.schedule.table import Schedule
+
+Rows = Sequence[Mapping[str, Any]]
+MOST_TIMELINES = 12
+OPEN_TIMELINES = 2  # the others unfold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What a report is made of: the JSON document of a comparison or of one run, and per label its curve and its Schedule."""
+
+    document: Mapping[str, Any]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    profile_yaml: str = ""
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The algorithms, fastest first."""
+        rows = list(self.document.get("algorithms") or [self.document])
+        return sorted(rows, key=order)
+
+
+def order(row: Mapping[str, Any]) -> tuple[bool, float]:
+    """Fastest to the target first, then by samples/s."""
+    time = row.get("time_to_target_s") or {}
+    median = time.get("median")
+    return (median is None, median if median is not None else -float(row["samples_per_s"] or 0.0))
+
+
+def report_html(material: Material) -> str:
+    """The page."""
+    from plotly.offline import get_plotlyjs
+
+    document = material.document
+    title = f"hetsim: {document['profile']}"
+    body = [
+        _head(material),
+        _section("The algorithms", _table(material.rows, document)),
+        _loss(material),
+        _bars(material),
+        _timelines(material),
+        _trust(material),
+        _reproduce(material),
+    ]
+    style = (files("hetsim") / "report.css").read_text(encoding="utf-8")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>\n{style}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + f"\n</main>\n<script>{UNFOLD}</script>\n</body>\n</html>\n"
+    )
+
+
+# A figure in a folded section has no width until it is shown.
+UNFOLD = (
+    'document.querySelectorAll("details").forEach(d => d.addEventListener("toggle", () => '
+    'd.querySelectorAll(".plotly-graph-div").forEach(p => Plotly.Plots.resize(p))));'
+)
+
+
+def _section(title: str, *parts: str) -> str:
+    inside = "\n".join(part for part in parts if part)
+    return f"<section>\n<h2>{escape(title)}</h2>\n{inside}\n</section>" if inside else ""
+
+
+def _figure(figure: Any, caption: str) -> str:
+    """One figure; plotly.js is in the page already."""
+    import plotly.io as pio
+
+    config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
+    html = pio.to_html(figure, include_plotlyjs=False, full_html=False, config=config, div_id=None)
+    return f"<figure>\n<figcaption>{escape(caption)}</figcaption>\n{html}\n</figure>"
+
+
+def _head(material: Material) -> str:
+    document = material.document
+    facts = []
+    if "algorithms" in document:
+        target = document["target"]
+        interval = document.get("coverage")
+        seeds = len(document["seeds"])
+        facts = [
+            f"Predictor {document['predictor']}",
+            f"target: {target['metric']} {target['value']:.4g}",
+            f"{seeds} seed{'s' if seeds != 1 else ''}"
+            + (f", {100 * interval:.3g} % intervals in brackets" if interval else ""),
+        ]
+        question = f"Which algorithm trains fastest on {document['profile']}?"
+        verdict = str(document.get("verdict") or "")
+    else:
+        question = f"{document['name']} on {document['profile']}"
+        verdict = f"{wording.rate(document['samples_per_s'])} samples/s. Limited by {document['limited_by']}."
+        facts = [f"Timing only, seed {document['seed']}", f"{document['updates']:,} updates"]
+    return (
+        f"<header>\n<h1>{escape(question)}</h1>\n<p class='verdict'>{escape(verdict)}</p>\n"
+        f"<p class='facts'>{escape(' · '.join(facts))}</p>\n</header>"
+    )
+
+
+def _table(rows: Rows, document: Mapping[str, Any]) -> str:
+    """Every figure of every algorithm; units in the headers."""
+    learning = "algorithms" in document
+    heads = ["algorithm"]
+    heads += ["time to target", "× best baseline", "samples to target", "lr, momentum"] if learning else []
+    heads += ["samples/s", "s per update", "samples per update", "busy", "waiting", "staleness, updates"]
+    heads += ["cost to target"] if learning else []
+    heads += ["limited by"]
+    best = document.get("winner")
+    out = [
+        "<div class='wide'><table>",
+        "<thead><tr>" + "".join(f"<th>{escape(h)}</th>" for h in heads) + "</tr></thead>",
+        "<tbody>",
+    ]
+    for row in rows:
+        mark = " class='best'" if learning and row["name"] == best else ""
+        out.append(f"<tr{mark}>" + "".join(_cells(row, document)) + "</tr>")
+    out.append("</tbody></table></div>")
+    if any(row["name"] == PUBLISHED_READING for row in rows):
+        note = f"{PUBLISHED_READING} is the published reading of ABS-SGD, as far as its abstract goes; the other compute points are ours."
+        out.append(f"<p class='note'>{escape(note)}</p>")
+    return "\n".join(out)
+
+
+def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+    learning = "algorithms" in document
+    tags = ["ours"] if row["role"] == "ours" else []
+    if learning:
+        tags += ["fastest"] if row["name"] == document.get("winner") else []
+        tags += ["best baseline"] if row["name"] == document.get("best_baseline") else []
+        tags += ["published reading"] if row["name"] == PUBLISHED_READING else []
+    name = escape(row["name"]) + "".join(f" <span class='tag'>{escape(tag)}</span>" for tag in tags)
+    cells = [f"<th scope='row'>{name}</th>"]
+    numbers = []
+    if learning:
+        numbers += [
+            wording.time_cell(row),
+            wording.speedup_cell(row),
+            wording.count(row["samples_to_target"]),
+            wording.rate_cell(row),
+        ]
+    numbers += [
+        wording.rate(row["samples_per_s"]),
+        wording.seconds(row["update_period_s"]),
+        wording.count(row["mean_batch_samples"]),
+        wording.percent(row["utilisation"]),
+        wording.percent(row["waiting_share"]),
+        wording.staleness(row["staleness_mean"], row["staleness_max"]),
+    ]
+    numbers += [wording.cost_cell(row)] if learning else []
+    cells += [f"<td>{escape(text)}</td>" for text in numbers]
+    return [*cells, f"<td class='text'>{escape(row['limited_by'])}</td>"]
+
+
+def _loss(material: Material) -> str:
+    from hetsim import plots
+
+    if not material.curves:
+        return ""
+    target = material.document["target"]
+    ours = [row["name"] for row in material.rows if row["role"] == "ours"]
+    common: dict[str, Any] = {"target": target["value"], "ours": ours, "metric": target["metric"]}
+    return _section(
+        "Loss",
+        _figure(
+            plots.loss(material.curves, against="seconds", **common), "Against simulated time: what counts in the end"
+        ),
+        _figure(
+            plots.loss(material.curves, against="samples", **common), "Against samples: what delay and batch size cost"
+        ),
+    )
+
+
+def _bars(material: Material) -> str:
+    from hetsim import plots
+
+    if "algorithms" not in material.document:
+        return ""
+    rows = material.rows
+    return _section(
+        "Speed",
+        _figure(
+            plots.time_to_target(rows),
+            "Time to the target, with intervals over seeds; blue is ours, hatched grey the baselines",
+        ),
+        _figure(
+            plots.throughput(rows), "Throughput: samples per second are not progress, compare with the figure above"
+        ),
+    )
+
+
+def _timelines(material: Material) -> str:
+    from hetsim import plots
+
+    parts = []
+    chosen = _first(material)
+    for place, label in enumerate(chosen[:MOST_TIMELINES]):
+        schedule = material.schedules[label]
+        both = [
+            _figure(plots.timeline(schedule, "start"), "At the start"),
+            _figure(plots.timeline(schedule, "steady"), "In the steady state, half way through"),
+        ]
+        state = " open" if place < OPEN_TIMELINES else ""
+        parts.append(f"<details{state}>\n<summary>{escape(label)}</summary>\n" + "\n".join(both) + "\n</details>")
+    note = "Bars are labelled with their samples. Workers compute (blue), communicate (orange, hatched) or wait (grey, dotted)."
+    return _section("Who does what, when", f"<p class='note'>{escape(note)}</p>" if parts else "", *parts)
+
+
+def _first(material: Material) -> list[str]:
+    """Labels with a schedule: the winner and the best baseline first."""
+    document = material.document
+    wanted = [document.get("winner"), document.get("best_baseline"), *(row["name"] for row in material.rows)]
+    return [label for label in dict.fromkeys(wanted) if label in material.schedules]
+
+
+def _trust(material: Material) -> str:
+    """Warnings, assumptions, and where the speeds are from."""
+    document = material.document
+    warnings = [
+        f"<li><strong>{escape(w['code'])}</strong>: {escape(w['text'])}</li>" for w in document.get("warnings") or []
+    ]
+    assumptions = [f"<li>{escape(text)}</li>" for text in document.get("assumptions") or []]
+    speeds: dict[str, list[str]] = {}
+    for worker, source in (document.get("speeds") or {}).items():
+        speeds.setdefault(source, []).append(worker)
+    provenance = [f"<li>{escape(source)}: {escape(_listed(workers))}</li>" for source, workers in speeds.items()]
+    return _section(
+        "How far to trust this",
+        "<h3>Warnings</h3>\n<ul>" + "".join(warnings) + "</ul>" if warnings else "",
+        "<h3>Assumptions</h3>\n<ul>" + "".join(assumptions) + "</ul>" if assumptions else "",
+        "<h3>Where the workers' speeds are from</h3>\n<ul>" + "".join(provenance) + "</ul>" if provenance else "",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:16]) + (f" and {len(names) - 16:,} more" if len(names) > 16 else "")
+
+
+def _reproduce(material: Material) -> str:
+    document = material.document
+    parts = []
+    if document.get("command"):
+        parts.append(f"<p>In the folder of this report:</p>\n<pre>{escape(str(document['command']))}</pre>")
+    if material.profile_yaml:
+        parts.append(
+            f"<details>\n<summary>The profile, with its sources</summary>\n<pre>{escape(material.profile_yaml)}</pre>\n</details>"
+        )
+    versions = ", ".join(f"{name} {version}" for name, version in (document.get("versions") or {}).items())
+    parts.append(f"<p class='note'>{escape(versions)}</p>" if versions else "")
+    return _section("Reproduce it", *parts)
