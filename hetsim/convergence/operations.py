@@ -7,7 +7,8 @@ name variables; `allocate` gives each a row for as long as something still reads
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,13 +18,15 @@ from hetsim.convergence.rates import batch_rule, warm_up
 from hetsim.schedule.kinds import Kind, MixRule, PointRule
 from hetsim.schedule.table import Schedule
 
+GRAD, JOIN, STEP, MIX, PREDICT = (
+    int(k) for k in (Kind.GRAD, Kind.JOIN, Kind.STEP, Kind.MIX, Kind.PREDICT)
+)  # fast to compare
 Weights = tuple[tuple[int, float], ...]
 ZERO = 1  # the velocity every replica starts with
 START = 0  # x_0
 
 
-@dataclass(frozen=True)
-class Gradient:
+class Gradient(NamedTuple):
     """A mean gradient: h Σ weight·x over `points` plus Σ weight·g over `gradients` plus noise of `noise`·c."""
 
     points: Weights = ()
@@ -31,16 +34,14 @@ class Gradient:
     noise: float = 0.0
 
 
-@dataclass(frozen=True)
-class Evaluate:
+class Evaluate(NamedTuple):
     """variable := the gradient."""
 
     out: int
     gradient: Gradient
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """(x, v) -> (x_out, v_out): an optimizer step. `factor` multiplies the setting's learning rate.
 
     `chained` (set by `allocate`): the gradient is taken at x itself and x, v are needed by nothing else, so steps can be composed."""
@@ -54,16 +55,14 @@ class Step:
     chained: bool = False
 
 
-@dataclass(frozen=True)
-class Average:
+class Average(NamedTuple):
     """x_out := Σ weight·x."""
 
     out: int
     points: Weights
 
 
-@dataclass(frozen=True)
-class Ahead:
+class Ahead(NamedTuple):
     """out := x - kappa·factor·lr·v."""
 
     out: int
@@ -73,8 +72,7 @@ class Ahead:
     factor: float
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """out := where a step from (x, v) with this gradient would lead."""
 
     out: int
@@ -84,8 +82,7 @@ class Forecast:
     factor: float
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """The loss at x is point number `point` of the curve."""
 
     x: int
@@ -140,6 +137,7 @@ class Compiler:
 
     def __init__(self, schedule: Schedule, training: Training) -> None:
         self.schedule, self.training = schedule, training
+        self.plain_rate = training.lr_rule == "none"
         self.operations: list[Operation] = []
         self.variables = 2
         self.x: dict[int, int] = {0: START}
@@ -173,19 +171,19 @@ class Compiler:
         for row, (kind, state, parent, source, slot, samples, first, scale, code) in enumerate(
             zip(*(c.tolist() for c in columns), strict=True)
         ):
-            if kind == Kind.GRAD and samples > 0:
+            if kind == GRAD and samples > 0:
                 at = self.slots[slot].samples
                 at[self.x[state]] = at.get(self.x[state], 0) + samples
-            elif kind == Kind.JOIN:
+            elif kind == JOIN:
                 if slot >= 0 and samples > 0:
                     self.joined[source].append((slot, scale))
                 elif state >= 0:
                     self.joined[source].append((state, scale))
-            elif kind == Kind.STEP and state not in self.x:
+            elif kind == STEP and state not in self.x:
                 self._step(state, parent, source, slot, samples, first, scale)
-            elif kind == Kind.MIX and state not in self.x:
+            elif kind == MIX and state not in self.x:
                 self._mix(state, parent, source, slot, scale, code)
-            elif kind == Kind.PREDICT and state not in self.x:
+            elif kind == PREDICT and state not in self.x:
                 self._predict(state, parent, slot, scale, code)
             if row in points:
                 self.operations.append(Read(self.x[state], points[row]))
@@ -235,8 +233,9 @@ class Compiler:
 
     def _factor(self, parent: int, batch: int | None) -> float:
         """Warm-up by the samples before, and the batch rule for synchronized batches (None: a local step, to which no rule applies)."""
-        rule = 1.0 if batch is None else float(batch_rule(np.array([batch]), self.training)[0])
-        return rule * float(warm_up(np.array([self.seen[parent]]), self.training)[0])
+        rule = 1.0 if batch is None or self.plain_rate else float(batch_rule(np.array([batch]), self.training)[0])
+        seen = np.array([self.seen[parent]]) if self.training.warmup_updates else None
+        return rule if seen is None else rule * float(warm_up(seen, self.training)[0])
 
     def _mix(self, state: int, parent: int, source: int, anchor: int, weight: float, code: int) -> None:
         """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or without one they are scaled."""
@@ -319,8 +318,7 @@ def allocate(operations: list[Operation], points: int) -> Program:
             at_x = tuple(j for j, _ in operation.gradient.points) == (operation.x,) and not operation.gradient.gradients
             in_place = row[operation.v_out] == row[operation.v] and row[operation.x_out] == row[operation.x]
             chained = at_x and in_place and operation.x_out in last and operation.v_out in last
-            mapped: Operation = replace(
-                operation,
+            mapped: Operation = operation._replace(
                 x_out=row[operation.x_out],
                 v_out=row[operation.v_out],
                 x=row[operation.x],
@@ -354,9 +352,9 @@ def _place(operation: Operation, row: dict[int, int], take, last: dict[int, int]
         case Average(out=out, points=points):
             mapped = Average(take(out), tuple((row[j], w) for j, w in points))
         case Ahead(out=out, x=x, v=v):
-            mapped = replace(operation, out=take(out), x=row[x], v=row[v])
+            mapped = operation._replace(out=take(out), x=row[x], v=row[v])
         case Forecast(out=out, x=x, v=v, gradient=g):
-            mapped = replace(operation, out=take(out), x=row[x], v=row[v], gradient=_rows(g, row))
+            mapped = operation._replace(out=take(out), x=row[x], v=row[v], gradient=_rows(g, row))
         case _:
             raise AssertionError(operation)
     return mapped, [] if out in last else [out]

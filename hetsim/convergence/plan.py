@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +26,13 @@ from hetsim.schedule.table import Schedule
 from hetsim.schedule.updates import Updates
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Key = tuple[
     int, int, float, float
 ]  # (version, rule, own share of the predicting gradient, κ or share of the last gradient)
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """A point made while update `version` is done: its row and how. `own` and `last` weigh ḡ_j and ḡ_{j-1} in ĝ."""
 
     row: int
@@ -82,62 +83,77 @@ def make_plan(updates: Updates, training: Training, scales: Floats | None = None
     assert updates.is_sequence, "only a sequence of updates has a plan; use the joint engine"
     scales = np.ones(len(updates.worker)) if scales is None else scales
     rate, predicted_rate = rate_factors(updates.samples, updates.scale, training)
-    keys, change = _points(updates, scales, exact_rate=np.asarray(rate == predicted_rate))
     owner = updates.owner
+    forecast = updates.predicted & (updates.rule >= int(PointRule.LOCAL_PREDICTION))
+    own = np.where(updates.rule == int(PointRule.BLEND), scales, 1.0)
+    points, special, change = _points(updates, scales, own, forecast, np.asarray(rate == predicted_rate))
     divisor = np.where(updates.divisor > 0, updates.divisor, np.maximum(updates.samples, 1))
     weight = updates.part_samples / divisor[owner]
     noise: Floats = np.bincount(owner, weight**2 / updates.part_samples, len(updates)).astype(np.float64)
     blend = np.zeros(len(updates))
-    blend_rows = (updates.rule >= PointRule.LOCAL_PREDICTION) & updates.predicted
-    blend[np.maximum(owner - updates.staleness, 0)[blend_rows]] = np.where(
-        updates.rule == PointRule.BLEND, scales, 1.0
-    )[blend_rows]
-    needs_last = any(key[1] >= PointRule.LOCAL_PREDICTION for key in keys.values())
-    return _allocate(updates, keys, weight, training.nesterov or needs_last, needs_last).finish(
-        noise=noise, share_change=change, blend=blend, rate=rate, rate_predicted=predicted_rate
-    )
+    blend[(owner - updates.staleness)[forecast]] = own[forecast]
+    needs_last = any(point.rule >= PointRule.LOCAL_PREDICTION for point in special)
+    rows = _allocate(updates, points, special, weight, training.nesterov or needs_last, needs_last)
+    return rows.finish(noise=noise, share_change=change, blend=blend, rate=rate, rate_predicted=predicted_rate)
 
 
-def _points(updates: Updates, scales: Floats, exact_rate: NDArray[np.bool_]) -> tuple[dict[int, Key], Floats]:
-    """The point of every contribution, as (version, rule, own, last); and the noise of changed shares per update."""
-    owner = updates.owner
-    version = owner - updates.staleness
-    plain = ~updates.predicted | (updates.rule == PointRule.CURRENT)
-    keys: dict[int, Key] = {}
+class _Special(NamedTuple):
+    """A point that is not simply x_j: made at version j, by a rule; `own` and `last` as in `Made`."""
+
+    version: int
+    rule: int
+    own: float
+    last: float
+
+
+def _points(
+    updates: Updates, scales: Floats, own: Floats, forecast: NDArray[np.bool_], exact_rate: NDArray[np.bool_]
+) -> tuple[Ints, list[_Special], Floats]:
+    """The point of every contribution: j for x_j, -1 - i for special point i; the special points; the noise of changed shares."""
+    version = updates.owner - updates.staleness
+    points = version.copy()
+    special: dict[_Special, int] = {}
+    for i in np.flatnonzero(updates.predicted & (updates.rule == int(PointRule.LOOK_AHEAD))).tolist():
+        key = _Special(int(version[i]), int(PointRule.LOOK_AHEAD), 1.0, float(scales[i]))
+        points[i] = -1 - special.setdefault(key, len(special))
     change = np.zeros(len(updates))
-    for i in np.flatnonzero(plain | (updates.rule == PointRule.LOOK_AHEAD)).tolist():
-        keys[i] = (int(version[i]), 0, 1.0, 0.0) if plain[i] else (int(version[i]), 1, 1.0, float(scales[i]))
-    groups: dict[tuple[int, int, float], list[int]] = defaultdict(list)
-    for i in np.flatnonzero(updates.predicted & (updates.rule >= PointRule.LOCAL_PREDICTION)).tolist():
-        a = float(scales[i]) if updates.rule[i] == PointRule.BLEND else 1.0
-        groups[int(owner[i]), int(version[i]), a].append(i)
-    for (k, j, a), members in groups.items():
-        own, variance = _shares(updates, k, j, members)
-        change[k] += variance
-        exact = a == 1.0 and abs(own - 1.0) < 1e-12 and exact_rate[j]
-        key: Key = (j + 1, 0, 1.0, 0.0) if exact else (j, int(PointRule.BLEND), a * own, 1.0 - a)
-        keys.update(dict.fromkeys(members, key))
-    return keys, change
+    members = np.flatnonzero(forecast)
+    if len(members):
+        group, share = _shares(updates, members, version[members], own[members], change)
+        exact = (own[members] == 1.0) & (np.abs(share - 1.0) < 1e-12)[group] & exact_rate[version[members]]
+        points[members[exact]] = version[members[exact]] + 1
+        for at in np.flatnonzero(~exact).tolist():
+            i, a = int(members[at]), float(own[members[at]])
+            key = _Special(int(version[i]), int(PointRule.BLEND), a * float(share[group[at]]), 1.0 - a)
+            points[i] = -1 - special.setdefault(key, len(special))
+    return points, list(special), change
 
 
-def _shares(updates: Updates, k: int, j: int, members: list[int]) -> tuple[float, float]:
-    """Share of update k's predicted points that had a gradient of their own in update j, and Σ (w'_i - own·w_i)²/b_i.
+def _shares(updates: Updates, members: Ints, version: Ints, own: Floats, change: Floats) -> tuple[Ints, Floats]:
+    """Groups of predicted points (same update k, version j and blend): the group of each, and each group's share that had a gradient of
+    its own in update j. A worker without samples there predicts with g = 0, so only that share of ḡ_j is in the mean prediction.
 
-    A worker without samples in update j predicts with g = 0, so only `own` of ḡ_j is in the mean prediction. With all shares of update k
-    behind these points the weights w' are relative to the whole of update k."""
-    begin, end = int(updates.begin[j]), int(updates.begin[j + 1])
-    before = updates.part_samples[begin:end].astype(np.float64)
-    place = {w: i for i, w in enumerate(updates.worker[begin:end].tolist())}
-    total = float(updates.part_samples[updates.begin[k] : updates.begin[k + 1]].sum())
-    now = np.zeros(len(before))
-    mine = 0.0
-    for i in members:
-        mine += float(updates.part_samples[i])
-        at = place.get(int(updates.worker[i]))
-        if at is not None:
-            now[at] += float(updates.part_samples[i])
-    remainder = now / total - now.sum() / total * before / before.sum()
-    return float(now.sum() / mine), float(np.sum(remainder**2 / before))
+    Adds Σ_i (w'_i - share·w_i)²/b_i to `change[k]`; with N samples now of B' from workers with b_i before, S = Σ b_i, it is
+    (Σ n_i²/b_i - N²/S) / B'²."""
+    owner, worker = updates.owner, updates.worker
+    keys = np.stack((owner[members].astype(np.float64), version.astype(np.float64), own), axis=1)
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    group = group.reshape(-1).astype(np.int64)
+    wide = int(worker.max()) + 1
+    places = owner * wide + worker  # ascending: contributions are ordered by update, then worker
+    wanted = version * wide + worker[members]
+    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    found = places[at] == wanted
+    now = updates.part_samples[members].astype(np.float64)
+    mine = np.bincount(group, now)
+    with_own = np.bincount(group, now * found, len(first))
+    squares = np.bincount(group, found * now**2 / updates.part_samples[at], len(first))
+    k, before = owner[members[first]], np.add.reduceat(updates.part_samples, updates.begin[:-1])[version[first]]
+    total = np.add.reduceat(updates.part_samples, updates.begin[:-1])[k]
+    expected = with_own**2 / before
+    remainder = squares - expected
+    np.add.at(change, k, np.where(remainder > 1e-12 * expected, remainder, 0.0) / total**2)
+    return group, (with_own / mine).astype(np.float64)
 
 
 @dataclass
@@ -173,20 +189,16 @@ class _Allocation:
         )
 
 
-def _allocate(updates: Updates, keys: dict[int, Key], weight: Floats, gradient: bool, last: bool) -> _Allocation:
+def _allocate(
+    updates: Updates, points: Ints, special: list[_Special], weight: Floats, gradient: bool, last: bool
+) -> _Allocation:
     count = len(updates)
-    begin = updates.begin.tolist()
-    weights = weight.tolist()
-    used: list[dict[Key, float]] = []
-    last_use: dict[Key, int] = {}
-    for k in range(count):
-        reads: dict[Key, float] = {}
-        for i in range(begin[k], begin[k + 1]):
-            reads[keys[i]] = reads.get(keys[i], 0.0) + weights[i]
-        used.append(reads)
-        last_use.update(dict.fromkeys(reads, k))
     fixed = 1 + gradient + last
     out = _Allocation(fixed, 0, 1 if gradient else None, 2 if last else None, [], [], {}, updates.samples)
+    used, last_use = _uses(updates, points, weight)
+    made_at: dict[int, list[int]] = defaultdict(list)
+    for i, (version, *_) in enumerate(special):
+        made_at[version].append(-1 - i)
     free: list[int] = []
 
     def take() -> int:
@@ -195,26 +207,36 @@ def _allocate(updates: Updates, keys: dict[int, Key], weight: Floats, gradient: 
         out.rows += 1
         return out.rows - 1
 
-    special: dict[int, list[Key]] = defaultdict(list)
-    for key in last_use:
-        if key[1]:
-            special[key[0]].append(key)
-    row: dict[Key, int] = {(0, 0, 1.0, 0.0): take()}
-    dies: dict[int, list[Key]] = defaultdict(list)
-    for key, k in last_use.items():
-        dies[k].append(key)
+    row = {0: take()}
     for k in range(count):
-        x_key: Key = (k, 0, 1.0, 0.0)
-        out.x.append(row[x_key])
-        for key in special[k]:
-            row[key] = take()
-            out.made.setdefault(k, []).append(Made(row[key], key[1], key[2], key[3]))
-        out.reads.append(tuple((row[key], w) for key, w in used[k].items()))
-        for key in dies[k]:
-            if key != x_key:
-                free.append(row[key])
-        if last_use.get(x_key, -1) <= k:
-            free.append(row[x_key])
-        row[k + 1, 0, 1.0, 0.0] = take()
-    out.x.append(row[count, 0, 1.0, 0.0])
+        x = row[k]
+        out.x.append(x)
+        for made in made_at.get(k, ()):
+            row[made] = take()
+            _, rule, own, rest = special[-1 - made]
+            out.made.setdefault(k, []).append(Made(row[made], rule, own, rest))
+        reads = used[k]
+        out.reads.append(tuple((row[point], w) for point, w in reads.items()))
+        for point in reads:
+            if point != k and last_use[point] == k:
+                free.append(row.pop(point))
+        if last_use.get(k, -1) <= k:
+            free.append(row.pop(k))
+        row[k + 1] = take()
+    out.x.append(row[count])
     return out
+
+
+def _uses(updates: Updates, points: Ints, weight: Floats) -> tuple[list[dict[int, float]], dict[int, int]]:
+    """Per update, its points and their weights; per point, the last update that reads it."""
+    begin, point, weights = updates.begin.tolist(), points.tolist(), weight.tolist()
+    used: list[dict[int, float]] = []
+    last_use: dict[int, int] = {}
+    for k in range(len(updates)):
+        reads: dict[int, float] = {}
+        for i in range(begin[k], begin[k + 1]):
+            reads[point[i]] = reads.get(point[i], 0.0) + weights[i]
+        used.append(reads)
+        for p in reads:
+            last_use[p] = k
+    return used, last_use

@@ -57,8 +57,10 @@ class Curve:
             return float(self.samples[0]), float(self.time_s[0])
         high, low = float(self.loss[k - 1]), float(self.loss[k])
         share = 1.0 if high == low else (high - target) / (high - low)
-        between = lambda a: float(a[k - 1] + share * (a[k] - a[k - 1]))  # noqa: E731
-        return between(self.samples), between(self.time_s)
+        samples, seconds = self.samples[k - 1 : k + 1].astype(np.float64), self.time_s[k - 1 : k + 1]
+        return float(samples[0] + share * (samples[1] - samples[0])), float(
+            seconds[0] + share * (seconds[1] - seconds[0])
+        )
 
 
 @runtime_checkable
