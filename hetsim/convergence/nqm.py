@@ -11,7 +11,7 @@ from hetsim.cluster.spec import Cluster
 from hetsim.convergence.constants import NODES, WorkloadConstants, constants_of
 from hetsim.convergence.joint import run_joint
 from hetsim.convergence.operations import compile_schedule
-from hetsim.convergence.plan import make_plan, plan_of, point_scales
+from hetsim.convergence.plan import make_plan, plan_of, point_scales, reweighted
 from hetsim.convergence.predictor import Curve, Setting, Target
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.sequence import Losses, Rule, run_sequence
@@ -84,7 +84,7 @@ class NoisyQuadratic:
         """
         known = constants_of(cluster.workload)
         training = cluster.training
-        sequence = schedule.updates.is_sequence
+        sequence = schedule.updates.is_sequence and not reweighted(schedule)
         quadratic = known.nqm.quadratic(NODES if sequence else JOINT_NODES)
         raw_target = None if target is None else known.ratio(target) * quadratic.initial_loss
         rates = np.array([s.learning_rate for s in settings], np.float64)

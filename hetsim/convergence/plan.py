@@ -73,6 +73,12 @@ def point_scales(schedule: Schedule) -> Floats:
     return scale[point]
 
 
+def reweighted(schedule: Schedule) -> bool:
+    """Whether some gradient was handed over with a weight of its own, which updates do not record: only the joint engine knows it."""
+    joins = schedule.rows(Kind.JOIN)
+    return bool(np.any((schedule.slot[joins] >= 0) & (schedule.scale[joins] != 1.0)))
+
+
 def plan_of(schedule: Schedule, training: Training) -> Plan:
     """The plan of a Schedule whose updates are a sequence."""
     return make_plan(schedule.updates, training, point_scales(schedule) if len(schedule) else None)

@@ -34,11 +34,11 @@ class Script:
         self.taken += samples
         return slot
 
-    def reduce(self, slots: Sequence[tuple[int, int, int]]) -> int:
+    def reduce(self, slots: Sequence[tuple[int, int, int]], weights: Sequence[float] | None = None) -> int:
         """A gradient transfer of (worker, slot, samples)."""
         transfer, self.transfers = self.transfers, self.transfers + 1
-        for worker, slot, samples in slots:
-            self._add(Kind.JOIN, worker, source=transfer, slot=slot, samples=samples)
+        for (worker, slot, samples), weight in zip(slots, weights or [1.0] * len(slots), strict=True):
+            self._add(Kind.JOIN, worker, source=transfer, slot=slot, samples=samples, scale=weight)
         total = sum(s for _, _, s in slots)
         self._add(Kind.REDUCE, -1, source=transfer, samples=total, code=Payload.GRADIENT)
         return transfer

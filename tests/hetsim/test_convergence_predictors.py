@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 
 import numpy as np
 import pytest
-from handmade_schedule import local_sgd, one_update_delay, synchronous
+from handmade_schedule import Script, local_sgd, one_update_delay, synchronous
 from handmade_updates import constant_delay
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,6 +127,25 @@ def test_curves(name: str, schedule: Schedule) -> None:
         assert curve.loss[-1] < curve.loss[0] and not curve.diverged
         assert any("fitted" in sentence for sentence in curve.assumptions)
     assert curves[0].samples[-1] == schedule.samples[schedule.kind == 0].sum()
+
+
+def test_a_mean_of_unequal_means_is_worth_less_than_its_samples() -> None:
+    """6 and 2 samples weighted one half each behave as a batch of n² / Σ(1/b_i) = 6, not 8."""
+
+    def run(batches: list[int], weights: list[float] | None) -> Schedule:
+        s, x = Script(len(batches)), 0
+        for _ in range(40):
+            slots = [(i, s.grad(i, x, b), b) for i, b in enumerate(batches)]
+            x = s.step(0, x, sum(batches), source=s.reduce(slots, weights))
+        return s.schedule()
+
+    halves = run([6, 2], [8 / (2 * 6), 8 / (2 * 2)])
+    noisy = [Setting(learning_rate=0.3, momentum=0.5)]
+    of_halves, of_six, of_eight = (
+        NoisyQuadratic().curves(x, cluster(), noisy)[0].loss for x in (halves, run([6], None), run([8], None))
+    )
+    np.testing.assert_allclose(of_halves, of_six, rtol=5e-3)  # 24 nodes against 48
+    assert of_eight[-1] < 0.98 * of_six[-1]  # far outside that error
 
 
 def test_loss_starts_where_a_uniform_guess_does_and_maps_to_the_target() -> None:
