@@ -150,8 +150,9 @@ def read_material(folder: str | Path) -> Material:
 
     folder = Path(folder)
     document = read_document(folder)
-    runs = {str(document["name"]): folder}
-    if "algorithms" in document:
+    if "algorithms" not in document:
+        runs = {str(document["name"]): folder}
+    else:
         labels = safe_labels([str(row["name"]) for row in document["algorithms"]])
         runs = {label: folder / "runs" / name for label, name in labels.items()}
     curves = {

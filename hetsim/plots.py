@@ -45,6 +45,7 @@ ACTIVITIES = {"compute": (BLUE, ""), "communication": (ORANGE, "/"), "waiting": 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 MOST_POINTS = 400  # of a drawn curve
 MOST_LANES = 16
+TIMES_FASTEST = 4  # a loss figure ends at this many times the end of the fastest [our choice]
 PERIODS = 4  # a timeline shows this many updates, and three of the longest passes at least [our choice]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -66,8 +67,8 @@ def _dress(figure: go.Figure, height: int, **layout: Any) -> None:
         "hoverlabel": {"namelength": -1},
     }
     figure.update_layout(**(base | layout))
-    figure.update_xaxes(automargin=True)
-    figure.update_yaxes(automargin=True)
+    figure.update_xaxes(automargin=True, title_font_size=12, tickfont_size=12)
+    figure.update_yaxes(automargin=True, title_font_size=12, tickfont_size=12)
 
 
 # ---- learning ------------------------------------------------------------------------------------------------------------
@@ -101,10 +102,10 @@ def loss(
     metric: str = "loss",
 ) -> go.Figure:
     """Loss of every algorithm against seconds or samples, until its end; the target as a line."""
-    figure = _figure(460)
+    figure = _figure(520)
     look = styles(curves, ours)
     unit, divisor = _time_unit([float(c.time_s[-1]) for c in curves.values() if len(c.time_s)])
-    ends = []
+    ends, starts, least = [], [], []
     for label, curve in curves.items():
         keep = _thinned(curve.loss)
         x = curve.time_s[keep] / divisor if against == "seconds" else curve.samples[keep].astype(float)
@@ -112,6 +113,9 @@ def loss(
         name = label + (" (diverged)" if curve.diverged else "" if reached or target is None else " (not reached)")
         hover = f"{label}<br>%{{y:.4g}} after %{{x:,.4g}} {unit if against == 'seconds' else 'samples'}<extra></extra>"
         figure.add_scatter(x=x, y=curve.loss[keep], name=name, line=look[label], mode="lines", hovertemplate=hover)
+        if len(x):
+            starts.append(float(curve.loss[keep[0]]))
+            least.append(float(curve.loss[keep].min()))
         if len(x) and reached:
             ends.append(float(x[-1]))
     if target is not None:
@@ -125,10 +129,25 @@ def loss(
             text=f"target {target:.3g}",
             showarrow=False,
         )
-    title = f"simulated time, {unit}" if against == "seconds" else "samples over all workers"
-    figure.update_xaxes(title=title, rangemode="tozero", range=[0, 1.05 * max(ends)] if ends else None)
-    figure.update_yaxes(title=metric, type="log")
+    title = f"simulated time, {unit}" if against == "seconds" else "samples"
+    last = min(max(ends), TIMES_FASTEST * min(ends)) if ends else None
+    figure.update_xaxes(title=title, rangemode="tozero", range=[0, 1.03 * last] if last else None)
+    top, bottom = 1.25 * max(starts, default=1.0), 0.85 * min([*least, *([target] if target else [])], default=0.1)
+    figure.update_yaxes(
+        title=metric, type="log", range=[np.log10(bottom), np.log10(top)], dtick="D1", minor={"dtick": "D1"}
+    )
     return figure
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5 of every decade in the range; all digits where that leaves fewer than four."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    for digits in ((1, 2, 5), (1, 2, 3, 4, 5, 6, 8)):
+        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= 4:
+            break
+    return ticks
 
 
 def _thinned(values: Any) -> Any:
@@ -148,10 +167,11 @@ def _time_unit(ends: Sequence[float]) -> tuple[str, float]:
 
 
 def throughput(rows: Rows) -> go.Figure:
-    """Samples per second of every algorithm; how busy the workers are stands in the bar."""
+    """Samples per second of every algorithm."""
     figure = _figure(90 + 34 * len(rows), showlegend=False)
-    text = [f"{wording.rate(r['samples_per_s'])}/s, busy {wording.percent(r['utilisation'])}" for r in rows]
-    _bars(figure, rows, [r["samples_per_s"] for r in rows], text)
+    text = [f"{wording.rate(r['samples_per_s'])}/s" for r in rows]
+    hover = [f"{said}, busy {wording.percent(r['utilisation'])}" for said, r in zip(text, rows, strict=True)]
+    _bars(figure, rows, [r["samples_per_s"] for r in rows], text, hover=hover)
     figure.update_xaxes(title="samples per second")
     return figure
 
@@ -168,17 +188,25 @@ def time_to_target(rows: Rows) -> go.Figure:
     below = [(m - (t.get("low") or m)) / divisor if m is not None else 0 for t, m in zip(times, medians, strict=True)]
     error = {"type": "data", "array": above, "arrayminus": below, "color": "#1f2328", "thickness": 1.4}
     _bars(figure, rows, values, text, error_x=error)
-    figure.update_xaxes(title=f"simulated {unit} to the target")
+    figure.update_xaxes(title=f"{unit} to the target")
     return figure
 
 
-def _bars(figure: go.Figure, rows: Rows, values: Sequence[float | None], text: Sequence[str], **more: Any) -> None:
-    """One horizontal bar per algorithm, the first on top; ours blue and solid, baselines grey and hatched."""
+def _bars(
+    figure: go.Figure,
+    rows: Rows,
+    values: Sequence[float | None],
+    text: Sequence[str],
+    *,
+    hover: Sequence[str] | None = None,
+    **more: Any,
+) -> None:
+    """One horizontal bar per algorithm, the first on top; ours blue and solid, baselines grey and hatched; the value beside it."""
     ours = [r["role"] == "ours" for r in rows]
-    most = max((v for v in values if v is not None), default=1.0) or 1.0
+    ends = [0.0 if v is None else v for v in values]
     figure.add_bar(
         y=[_broken(r["name"]) for r in rows],
-        x=[0.0 if v is None else v for v in values],
+        x=ends,
         orientation="h",
         marker={
             "color": [BLUE if own else "#B8BDC4" for own in ours],
@@ -190,24 +218,16 @@ def _bars(figure: go.Figure, rows: Rows, values: Sequence[float | None], text: S
             },
         },
         hovertemplate="%{y}: %{customdata}<extra></extra>",
-        customdata=list(text),
+        customdata=list(hover or text),
         **more,
     )
-    for row, value, said in zip(rows, values, text, strict=True):
-        inside = value is not None and value > 0.6 * most
-        figure.add_annotation(
-            x=0 if inside or value is None else value,
-            y=_broken(row["name"]),
-            text=said,
-            showarrow=False,
-            xanchor="left",
-            xshift=6 if inside or value is None else 12,
-            font={"size": 12},
-            bgcolor="rgba(255,255,255,0.85)",
-            borderpad=1,
-        )
+    error = more.get("error_x")
+    ends = [end + above for end, above in zip(ends, error["array"] if error else [0.0] * len(ends), strict=True)]
+    for row, end, said in zip(rows, ends, text, strict=True):
+        place = {"x": end, "y": _broken(row["name"]), "xanchor": "left", "xshift": 5}
+        figure.add_annotation(text=said, showarrow=False, font={"size": 12}, **place)
     figure.update_yaxes(autorange="reversed")
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(range=[0, 1.6 * (max(ends, default=0.0) or 1.0)])  # room for the text on a narrow screen
 
 
 def _broken(label: str) -> str:
@@ -343,13 +363,14 @@ def comparison_plot(comparison: Comparison) -> go.Figure:
             metric=comparison.target.metric,
         )
         titles.append(one.layout.xaxis.title.text)
+        axis = one.layout.yaxis
         for trace in one.data:
             figure.add_trace(trace.update(legendgroup=trace.name, showlegend=column == 1), row=1, col=column)
         figure.update_xaxes(title=titles[-1], range=one.layout.xaxis.range, row=1, col=column)
         figure.add_hline(
             y=comparison.target.value, line={"color": "#57606a", "width": 1, "dash": "dot"}, row=1, col=column
         )
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(type="log", range=axis.range, tickvals=axis.tickvals, ticktext=axis.ticktext)
     figure.update_yaxes(title=comparison.target.metric, row=1, col=1)
     _dress(
         figure,

@@ -5,7 +5,7 @@ Self-contained: plotly.js is inside once and nothing is loaded from anywhere. Al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
@@ -52,7 +52,7 @@ def report_html(material: Material) -> str:
     title = f"hetsim: {document['profile']}"
     body = [
         _head(material),
-        _section("The algorithms", _table(material.rows, document)),
+        _section("The algorithms", _table(material.rows, document), _limits(material.rows)),
         _loss(material),
         _bars(material),
         _timelines(material),
@@ -119,10 +119,11 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     """Every figure of every algorithm; units in the headers."""
     learning = "algorithms" in document
     heads = ["algorithm"]
-    heads += ["time to target", "× best baseline", "samples to target", "lr, momentum"] if learning else []
-    heads += ["samples/s", "s per update", "samples per update", "busy", "waiting", "staleness, updates"]
-    heads += ["cost to target"] if learning else []
-    heads += ["limited by"]
+    unit, time = wording.time_column(rows)
+    heads += [f"time to target, {unit}", "× best baseline", "samples to target", "lr, momentum"] if learning else []
+    heads += ["samples/s", "time per update", "samples per update", "busy", "waiting", "staleness, updates"]
+    priced = any(wording.cost_cell(row) != wording.NONE for row in rows)
+    heads += ["cost to target"] if priced else []
     best = document.get("winner")
     out = [
         "<div class='wide'><table>",
@@ -131,7 +132,7 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     ]
     for row in rows:
         mark = " class='best'" if learning and row["name"] == best else ""
-        out.append(f"<tr{mark}>" + "".join(_cells(row, document)) + "</tr>")
+        out.append(f"<tr{mark}>" + "".join(_cells(row, document, time, priced)) + "</tr>")
     out.append("</tbody></table></div>")
     if any(row["name"] == PUBLISHED_READING for row in rows):
         note = f"{PUBLISHED_READING} is the published reading of ABS-SGD, as far as its abstract goes; the other compute points are ours."
@@ -139,19 +140,23 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     return "\n".join(out)
 
 
-def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+def _cells(
+    row: Mapping[str, Any], document: Mapping[str, Any], time: Callable[[Mapping[str, Any]], str], priced: bool
+) -> list[str]:
     learning = "algorithms" in document
     tags = ["ours"] if row["role"] == "ours" else []
     if learning:
         tags += ["fastest"] if row["name"] == document.get("winner") else []
         tags += ["best baseline"] if row["name"] == document.get("best_baseline") else []
         tags += ["published reading"] if row["name"] == PUBLISHED_READING else []
-    name = escape(row["name"]) + "".join(f" <span class='tag'>{escape(tag)}</span>" for tag in tags)
+    name = escape(row["name"]).replace(":", ":<wbr>").replace("_point", "_<wbr>point") + "".join(
+        f" <span class='tag'>{escape(tag)}</span>" for tag in tags
+    )
     cells = [f"<th scope='row'>{name}</th>"]
     numbers = []
     if learning:
         numbers += [
-            wording.time_cell(row),
+            time(row),
             wording.speedup_cell(row),
             wording.count(row["samples_to_target"]),
             wording.rate_cell(row),
@@ -164,9 +169,19 @@ def _cells(row: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
         wording.percent(row["waiting_share"]),
         wording.staleness(row["staleness_mean"], row["staleness_max"]),
     ]
-    numbers += [wording.cost_cell(row)] if learning else []
-    cells += [f"<td>{escape(text)}</td>" for text in numbers]
-    return [*cells, f"<td class='text'>{escape(row['limited_by'])}</td>"]
+    numbers += [wording.cost_cell(row)] if priced else []
+    return [*cells, *(f"<td>{escape(text)}</td>" for text in numbers)]
+
+
+def _limits(rows: Rows) -> str:
+    """What limits each; those with the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for row in rows:
+        by_reason.setdefault(row["limited_by"], []).append(row["name"])
+    lines = (
+        f"<li><strong>{escape(', '.join(names))}</strong>: {escape(reason)}</li>" for reason, names in by_reason.items()
+    )
+    return "<h3>What limits them</h3>\n<ul>" + "\n".join(lines) + "</ul>"
 
 
 def _loss(material: Material) -> str:
@@ -176,9 +191,12 @@ def _loss(material: Material) -> str:
         return ""
     target = material.document["target"]
     ours = [row["name"] for row in material.rows if row["role"] == "ours"]
-    common: dict[str, Any] = {"target": target["value"], "ours": ours, "metric": target["metric"]}
+    common: dict[str, Any] = {"target": target["value"], "ours": ours}
+    end = f"The figures end at {plots.TIMES_FASTEST} times the fastest"
+    note = f"Target: {target['metric']}. {end}; thick lines are ours, thin ones baselines."
     return _section(
         "Loss",
+        f"<p class='note'>{escape(note)}</p>",
         _figure(
             plots.loss(material.curves, against="seconds", **common), "Against simulated time: what counts in the end"
         ),

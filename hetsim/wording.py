@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NONE = "–"  # not computed, or does not apply
@@ -86,16 +86,6 @@ def option_text(options: dict[str, object]) -> str:
 # ---- cells of a comparison's rows (plain values, as in its JSON) ---------------------------------------------------------------
 
 
-def time_cell(row: Mapping[str, Any]) -> str:
-    """`52.1 s (50.9 – 53.0)`, or `not reached`; – where nothing was predicted."""
-    time = row.get("time_to_target_s")
-    if not time:
-        return NONE
-    if time["median"] is None:
-        return "not reached" if not time["reached"] else f"not reached ({time['reached']} of {time['seeds']} seeds)"
-    return seconds(time["median"]) + _around(time["low"], time["high"], seconds)
-
-
 def speedup_cell(row: Mapping[str, Any]) -> str:
     """`1.31 (1.27 – 1.33)` times the best baseline."""
     speedup = row.get("speedup_over_best_baseline")
@@ -111,9 +101,6 @@ def _around(low: float | None, high: float | None, say: Callable[[float], str]) 
     left, right = ("" if low is None else say(low)), ("never" if high is None else say(high))
     if left == right:
         return ""
-    unit = left.rpartition(" ")[2]
-    if unit and not unit[0].isdigit() and right.endswith(f" {unit}"):
-        left = left.removesuffix(f" {unit}")
     return f" ({left} – {right})"
 
 
@@ -129,3 +116,24 @@ def rate_cell(row: Mapping[str, Any]) -> str:
     if row.get("learning_rate") is None:
         return NONE
     return f"{row['learning_rate']:.3g}, β {row['momentum']:g}"
+
+
+def time_column(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Callable[[Mapping[str, Any]], str]]:
+    """Unit for a whole column of times to target, that of the fastest, and the cell in it: `52.1 (50.9 – 53.0)`, `not reached`."""
+    times = [row.get("time_to_target_s") or {} for row in rows]
+    least = min((t["median"] for t in times if t.get("median")), default=0.0)
+    unit, divisor = ("h", 3600.0) if least > 3 * 3600 else ("min", 60.0) if least > 600 else ("s", 1.0)
+
+    def say(value: float) -> str:
+        value /= divisor
+        return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+    def cell(row: Mapping[str, Any]) -> str:
+        time = row.get("time_to_target_s")
+        if not time:
+            return NONE
+        if time["median"] is None:
+            return "not reached" if not time["reached"] else f"not reached ({time['reached']}/{time['seeds']})"
+        return say(time["median"]) + _around(time["low"], time["high"], say)
+
+    return unit, cell

@@ -40,16 +40,9 @@ def comparison(c: Comparison, width: int) -> list[Any]:
 
 def columns(rows: Sequence[Row]) -> list[Column]:
     """All columns, the most telling first; the time's unit is chosen for the whole table."""
-    medians = [r["time_to_target_s"]["median"] or 0.0 for r in rows if r["time_to_target_s"]]
-    unit, divisor = (
-        ("h", 3600.0)
-        if max(medians, default=0) > 3 * 3600
-        else ("min", 60.0)
-        if max(medians, default=0) > 600
-        else ("s", 1.0)
-    )
+    unit, time = wording.time_column(rows)
     return [
-        (0, f"to target\n{unit}", lambda r: _time(r, divisor)),
+        (0, f"to target\n{unit}", time),
         (60, "× best\nbaseline", wording.speedup_cell),
         (0, "\nsamples/s", lambda r: wording.rate(r["samples_per_s"])),
         (72, "busy\n%", lambda r: f"{100 * r['utilisation']:.0f}"),
@@ -60,26 +53,6 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         (148, "to target\nsamples", lambda r: wording.count(r["samples_to_target"])),
         (160, "cost to\ntarget", wording.cost_cell),
     ]
-
-
-def _time(row: Row, divisor: float) -> str:
-    """`52.1 (50.9 – 53.0)` in the table's unit, or `not reached`."""
-    time = row["time_to_target_s"]
-    if not time:
-        return wording.NONE
-    if time["median"] is None:
-        return "not reached" if not time["reached"] else f"not reached ({time['reached']}/{time['seeds']})"
-
-    def say(value: float) -> str:
-        value /= divisor
-        return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
-
-    low, high = time["low"], time["high"]
-    if low is None and high is None:
-        return say(time["median"])
-    return (
-        f"{say(time['median'])} ({say(low) if low is not None else ''} – {say(high) if high is not None else 'never'})"
-    )
 
 
 def table(rows: Sequence[Row], winner: str | None, width: int) -> Table:
