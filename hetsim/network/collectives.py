@@ -61,8 +61,8 @@ def tree(fabric: Fabric, members: Sequence[int], payload_bytes: float) -> Transf
     chain = max(map(len, groups)) - 1
     latency = 2 * (_levels(nodes) * fabric.latency_s(outside) + chain * fabric.latency_s(inside))
     # A chain's link carries 2M, a node's 2(N-1)/N · M.
-    crossings = _once(outside) + tuple((link, nodes / (nodes - 1)) for link in inside)
-    return Transfer(latency, 2 * (nodes - 1) * payload_bytes / nodes, crossings)
+    crossings = dict.fromkeys(outside, 1.0) | dict.fromkeys(inside, nodes / (nodes - 1))
+    return Transfer(latency, 2 * (nodes - 1) * payload_bytes / nodes, tuple(crossings.items()))
 
 
 def hierarchical(fabric: Fabric, members: Sequence[int], payload_bytes: float) -> Transfer:

@@ -91,7 +91,7 @@ class Fabric:
             return min([self.capacity(link, t) / m for link, m in transfer.crossings], default=math.inf)
         epoch = bisect_right(self._changes, t)
         known = self._rates.get(id(transfer))
-        if known is not None and known[0] is transfer and known[1] == epoch:
+        if known is not None and known[1] == epoch:  # it keeps the transfer alive, so the id is still its own
             return known[2]
         capacities = self.capacities(t)
         rate = min(capacities[link] / m for link, m in transfer.crossings)
@@ -139,7 +139,7 @@ class Fabric:
         """An all-reduce of `payload_bytes` among some workers; nothing where there is one. Measured tables beat formulas."""
         quick = (id(members), payload_bytes, collective)  # hashing 10,000 members for every collective would dominate
         known = self._same_members.get(quick)
-        if known is not None and known[0] is members:
+        if known is not None:  # it keeps `members` alive, so the id is still theirs
             return known[1]
         key = (members, payload_bytes, collective)
         transfer = self._transfers.get(key)

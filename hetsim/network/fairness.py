@@ -31,7 +31,8 @@ def max_min_rates(
     heap = [(free[link] / sum([m for _, m in flows]), link) for link, flows in users.items()]
     heapq.heapify(heap)
     reached = 0.0  # rounding must not let a later level fall below an earlier one
-    while heap:
+    waiting = len({flow for flows in users.values() for flow, _ in flows})
+    while waiting:
         popped, link = heapq.heappop(heap)
         rising = users[link] = [use for use in users[link] if rates[use[0]] == math.inf]
         if not rising:
@@ -41,6 +42,7 @@ def max_min_rates(
             heapq.heappush(heap, (level, link))
             continue
         reached = level
+        waiting -= len(rising)
         for flow, _ in rising:
             rates[flow] = level
             for crossed, m in crossings_per_flow[flow]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from hetsim.network.fabric import Fabric
 from hetsim.network.fairness import max_min_rates
-from hetsim.network.transfer import Transfer
+from hetsim.network.transfer import LinkId, Transfer
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +45,8 @@ class _Flow:
 class SharedLinks:
     """Transfers in progress on a fabric; their rates are max-min fair.
 
-    A transfer that is alone and meets no change of capacity is decided when it starts and costs one event. Everything else is
-    recomputed whenever a transfer begins to flow or ends, or a capacity changes.
+    A transfer that is alone and meets no change of capacity is decided when it starts and costs one event. Otherwise, when a transfer
+    begins to flow or ends, those that share links with it, directly or through others, get new rates; when a capacity changes, all do.
     """
 
     def __init__(self, fabric: Fabric) -> None:
@@ -56,6 +56,7 @@ class SharedLinks:
         self._alone: _Flow | None = None  # decided in advance; then the other two are empty
         self._latent: list[_Flow] = []
         self._flowing: list[_Flow] = []
+        self._users: dict[LinkId, dict[_Flow, None]] = {}  # who flows over a link; ordered, for reproducible rounding
         self._change_s = math.inf  # the next change of a capacity; inf when nothing flows
         self._finished: list[Any] = []
 
@@ -63,7 +64,7 @@ class SharedLinks:
         """Begin a transfer; `token` comes back from `advance` when it is through. `now` is never before the last time seen."""
         self._move(now)
         self._started += 1
-        flow = _Flow(token, transfer, self._started, now + transfer.latency_s, transfer.size_bytes)
+        flow = _begin(token, transfer, self._started, now)
         if self._alone is None and not self._latent and not self._flowing:
             self._start_alone(flow)
         else:
@@ -108,13 +109,12 @@ class SharedLinks:
         self._settle(self.now)
 
     def _share(self) -> None:
-        """Others come: what was decided alone takes part in sharing."""
+        """Others come: what was decided alone takes part in sharing. No capacity changes before its end."""
         flow, self._alone = self._alone, None
         if flow is None:
             return
         if flow.anchor_s <= self.now:
-            self._flowing.append(flow)
-            self._change_s = self.fabric.next_change(self.now)
+            self._flow([flow])
         else:
             flow.rate, flow.finish_s = 0.0, math.inf
             self._latent.append(flow)
@@ -154,34 +154,53 @@ class SharedLinks:
                 break
             if ended:
                 self._flowing = [flow for flow in self._flowing if flow.finish_s > at]
+                for flow in ended:
+                    for link, _ in flow.transfer.crossings:
+                        del self._users[link][flow]
             if begun:
                 self._latent = [flow for flow in self._latent if flow.anchor_s > at]
-            ended += [
-                flow for flow in begun if flow.left_bytes <= 0.0
-            ]  # nothing to send: it ends where its latency does
-            self._flowing += [flow for flow in begun if flow.left_bytes > 0.0]
-            self._latent += [_follow(flow, at) for flow in ended if flow.transfer.then]
+            self._flow([flow for flow in begun if flow.left_bytes > 0.0])
+            touched = self._flowing if at >= self._change_s else self._touched(ended + begun)
+            ended += [flow for flow in begun if flow.left_bytes <= 0.0]  # these end where their latency does
+            self._latent += [
+                _begin(flow.token, flow.transfer.then, flow.order, at) for flow in ended if flow.transfer.then
+            ]
             through += [flow for flow in ended if not flow.transfer.then]
-            self._reshare(at)
+            self._reshare(touched, at)
+            self._change_s = self.fabric.next_change(at) if self._flowing else math.inf
         if through:
             self._finished += [flow.token for flow in sorted(through, key=lambda flow: flow.order)]
 
-    def _reshare(self, at: float) -> None:
-        """New max-min rates from `at` on."""
-        flowing = self._flowing
-        self._change_s = self.fabric.next_change(at) if flowing else math.inf
-        if not flowing:
-            return
-        if len(flowing) == 1:
-            flowing[0].flow_at(self.fabric.rate(flowing[0].transfer, at), at)
-            return
-        rates = max_min_rates([flow.transfer.crossings for flow in flowing], self.fabric.capacities(at))
-        for flow, rate in zip(flowing, rates, strict=True):
-            flow.flow_at(rate, at)
+    def _flow(self, begun: list[_Flow]) -> None:
+        self._flowing += begun
+        for flow in begun:
+            for link, _ in flow.transfer.crossings:
+                self._users.setdefault(link, {})[flow] = None
+
+    def _touched(self, changed: list[_Flow]) -> list[_Flow]:
+        """Flows that share a link with one of these, or with a flow that does, and so on; in order of start."""
+        found: dict[_Flow, None] = {}
+        links = {link for flow in changed for link, _ in flow.transfer.crossings}
+        pending = list(links)
+        while pending:
+            for flow in self._users.get(pending.pop(), ()):
+                if flow not in found:
+                    found[flow] = None
+                    new = {link for link, _ in flow.transfer.crossings} - links
+                    links |= new
+                    pending += new
+        return sorted(found, key=lambda flow: flow.order)
+
+    def _reshare(self, flows: list[_Flow], at: float) -> None:
+        """New max-min rates from `at` on, of flows that share no link with any other."""
+        if len(flows) == 1:
+            flows[0].flow_at(self.fabric.rate(flows[0].transfer, at), at)
+        elif flows:
+            rates = max_min_rates([flow.transfer.crossings for flow in flows], self.fabric.capacities(at))
+            for flow, rate in zip(flows, rates, strict=True):
+                flow.flow_at(rate, at)
 
 
-def _follow(flow: _Flow, at: float) -> _Flow:
-    """The next phase of a transfer whose phase ended at `at`."""
-    phase = flow.transfer.then
-    assert phase is not None
-    return _Flow(flow.token, phase, flow.order, at + phase.latency_s, phase.size_bytes)
+def _begin(token: object, transfer: Transfer, order: int, at: float) -> _Flow:
+    """A transfer or a phase of one that starts at `at`; what crosses no link has nothing to wait for but its latency."""
+    return _Flow(token, transfer, order, at + transfer.latency_s, transfer.size_bytes if transfer.crossings else 0.0)
