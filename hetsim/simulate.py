@@ -47,6 +47,23 @@ class Result:
         """Figures over the second half of the updates."""
         return timing(self.schedule, self.cluster)
 
+    def table(self) -> Any:
+        """The figures as a Rich table: prints in a terminal, shows in a notebook."""
+        from hetsim.notebook import result_table
+
+        return result_table(self)
+
+    def plot(self) -> Any:
+        """The timeline of a few updates as a plotly figure."""
+        from hetsim.plots import result_plot
+
+        return result_plot(self)
+
+    def _repr_html_(self) -> str:
+        from hetsim.notebook import result_html
+
+        return result_html(self)
+
     def __repr__(self) -> str:
         t = self.timing
         return f"Result({self.schedule.header.algorithm} on {self.cluster.name}: {t.samples_per_s:.6g} samples/s, {t.updates} updates)"
