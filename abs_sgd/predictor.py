@@ -78,23 +78,33 @@ class VirtualTraining:
         return [Setting(learning_rate=lr, momentum=m) for m in momenta for lr in task.learning_rates]
 
     def curves(
-        self, schedule: Schedule, cluster: Cluster, settings: Sequence[Setting], *, seed: int = 0
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        settings: Sequence[Setting],
+        *,
+        seed: int = 0,
+        target: float | None = None,
+        slack: float | None = None,
     ) -> list[Curve]:
         """One curve per setting, from the same initial parameters and sample order; each ends at the target, at
-        divergence or with the log."""
+        divergence or with the log.
+
+        `target` replaces the predictor's own; `slack` is the race's margin in place of 1.25.
+        """
         task, stands_in = self._task(cluster)
         from abs_sgd.replay.inprocess import InProcess
 
         thinning = self._thinning(task, cluster.training, stands_in)
-        target = self.target(cluster).value
+        goal = self.target(cluster).value if target is None else target
         with _one_thread(task):
             trainer = InProcess(schedule, task, seed=seed, thinning=thinning)
             curves: dict[int, Curve] = {}
-            race = Race(target)
+            race = Race(goal, slack or RACE_MARGIN)
             for index in _likely_first(settings, task):
                 curve = trainer.train(
                     rule_of(cluster.training, settings[index]),
-                    stop_at=target,
+                    stop_at=goal,
                     give_up=race.give_up if self.race else None,
                     assumptions=self._assumptions(task, cluster, schedule, thinning, stands_in),
                 )
@@ -171,14 +181,15 @@ def rule_of(training: Training, setting: Setting) -> UpdateRule:
 class Race:
     """Which settings are still worth training, given the best run to the target so far."""
 
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, margin: float = RACE_MARGIN) -> None:
+        self.margin = margin
         self.target = target
         self.best_s = math.inf
         self.best: Curve | None = None
 
     def give_up(self, time_s: float, loss: float) -> bool:
         """Whether a run with this loss at this time has lost."""
-        if self.best is None or time_s >= RACE_MARGIN * self.best_s:
+        if self.best is None or time_s >= self.margin * self.best_s:
             return self.best is not None
         if time_s < RACE_HALF * self.best_s:
             return False

@@ -117,26 +117,31 @@ class InProcess:
         observe: Observer | None = None,
         assumptions: tuple[str, ...] = (),
     ) -> Curve:
-        """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples (0:
-        never but at the start).
+        """Train from the task's initial parameters; the loss is taken every so many of the Schedule's samples and at
+        the end (0: at the start only).
 
-        Ends with the log, at a loss of `stop_at`, when `give_up(seconds, loss)` says so, or when diverged. `observe(id, state)` sees every
-        state once.
+        Ends with the log, at a loss of `stop_at`, when `give_up(seconds, loss)` says so, or when diverged.
+        `observe(id, state)` sees every state once.
         """
         run = _Run(self, Updater(rule, keep_mean_gradient=self._blends), observe)
         every = self.task.evaluate_every_samples * self.thinning
         every = every if evaluate_every_samples is None else evaluate_every_samples
         trace = _Trace(every or 2**62, stop_at, give_up)
         trace.add(run.states[0], 0.0, run.loss(run.states[0]))
+        last: tuple[State, float] | None = None  # newest version not yet evaluated
         for at, action in enumerate(self.plan.actions):
             if trace.done:
                 break
             run.execute(action)
-            if isinstance(action, (Step, Mix)) and not (isinstance(action, Step) and not action.shared):
+            if isinstance(action, Mix) or (isinstance(action, Step) and action.shared):
                 state = run.states[action.state]
+                last = state, action.time_s
                 if state.progress.samples >= trace.due:
-                    trace.add(state, action.time_s, run.loss(state))
+                    trace.add(*last, run.loss(state))
+                    last = None
             run.drop(self.plan.drop_states[at], self.plan.drop_slots[at])
+        if last is not None and every and not trace.done and last[0].progress.samples > trace.samples[-1]:
+            trace.add(*last, run.loss(last[0]))
         return trace.curve(assumptions)
 
 

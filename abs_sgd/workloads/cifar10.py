@@ -71,9 +71,11 @@ def _load(place: Path) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Train and test pictures and labels, and the training pictures' mean and deviation per channel."""
     x, y = read([place / name for name in TRAIN_FILES])
     x_test, y_test = read([place / name for name in TEST_FILES])
-    values = x.double() / 255.0
-    mean, deviation = values.mean((0, 2, 3)), values.std((0, 2, 3))
-    return x, y, x_test, y_test, mean, deviation
+    shades = torch.arange(256, dtype=torch.float64) / 255.0
+    shares = torch.stack([torch.bincount(plane.flatten(), minlength=256) for plane in x.unbind(1)]).double()
+    shares /= shares.sum(1, keepdim=True)
+    mean = shares @ shades
+    return x, y, x_test, y_test, mean, (shares @ shades.square() - mean.square()).sqrt()
 
 
 def augment(pictures: Tensor, seed: int, numbers: Ints) -> Tensor:

@@ -24,7 +24,7 @@ TRAIN_SAMPLES = 1437  # four fifths
 # (of the order of 200).
 TARGET_LOSS = 0.1
 REFERENCE_BATCH_SAMPLES = 32
-LEARNING_RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
+LEARNING_RATES = (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
 SOURCE = "scikit-learn digits, 1,437 train and 360 held-out pictures"
 
 

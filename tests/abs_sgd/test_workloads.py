@@ -119,6 +119,10 @@ def test_cifar10_is_read_from_a_folder_in_the_binary_layout(tmp_path: Path) -> N
     task = workloads.get("cifar10-small-resnet", data=tmp_path)
     assert task.samples == 100 and task.separable
     pictures, labels = task.batch(np.arange(100), 0)
+    plain = workloads.cifar10._load(tmp_path)
+    values = plain[0].double() / 255.0
+    assert torch.allclose(plain[4], values.mean((0, 2, 3)), rtol=1e-12)
+    assert torch.allclose(plain[5], values.std((0, 2, 3), correction=0), rtol=1e-9)
     assert pictures.shape == (100, 3, 32, 32) and pictures.dtype == torch.float32
     raw = np.fromfile(tmp_path / "data_batch_1.bin", np.uint8).reshape(-1, RECORD_BYTES)
     order = SampleOrder(100, 0).epoch(0)
