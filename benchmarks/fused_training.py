@@ -88,7 +88,7 @@ def main() -> None:
                 workload, rule.name.lower().replace("_", "-"), str(many), str(few), f"{slow:.3f}", f"{quick:.3f}",
                 f"{slow / quick:.1f}x", f"{distance:.0e}",
             )  # fmt: skip
-    Console().print(table)
+    Console(width=110).print(table)
 
 
 if __name__ == "__main__":
