@@ -15,9 +15,10 @@ from hetsim import wording
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Row
 from hetsim.compute import pass_model
-from hetsim.convergence.constants import constants_of
-from hetsim.convergence.stability import Caution, cautions
-from hetsim.rows import pass_sizes
+from hetsim.convergence.nqm import NoisyQuadratic
+from hetsim.convergence.predictor import Setting
+from hetsim.convergence.stability import Caution
+from hetsim.rows import pass_sizes, timing_row
 from hetsim.simulate import Result
 
 NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing
@@ -26,14 +27,8 @@ SHOWN = 5  # names listed before "and n more"
 
 def cautions_of_run(label: str, result: Result) -> list[Caution]:
     """What a run alone shows: idle workers, memory, batch and learning rate of the profile."""
-    row = _row(label, result)
-    return [*idle_workers(row), *memory(row, result.cluster), *setting(row, result)]
-
-
-def _row(label: str, result: Result) -> Row:
-    from hetsim.rows import timing_row
-
-    return timing_row(result, label=label)
+    row = timing_row(result, label=label)
+    return [*idle_workers(row), *memory(row, result.cluster), *setting(label, result)]
 
 
 def cautions_of_cluster(runs: Mapping[str, Result]) -> list[Caution]:
@@ -100,31 +95,18 @@ def memory(row: Row, cluster: Cluster) -> list[Caution]:
     for worker in cluster.workers:
         needed = row.memory_bytes[worker.name]
         if worker.memory_bytes is not None and needed > worker.memory_bytes:
-            text = f"{row.name}: {worker.name} needs {wording.size(needed)} of {wording.size(worker.memory_bytes)} memory, or max_batch_samples."
+            has = wording.size(worker.memory_bytes)
+            text = f"{row.name}: {worker.name} needs about {wording.size(needed)} and has {has}; set max_batch_samples."
             out.append(Caution("out-of-memory", text))
     return out
 
 
-def setting(row: Row, result: Result) -> list[Caution]:
+def setting(label: str, result: Result) -> list[Caution]:
     """The profile's own learning rate, momentum and batch, by the model's curvature and noise scale."""
     training = result.cluster.training
-    known = constants_of(result.cluster.workload)
-    rule, scale = result.algorithm.point_rule()
-    if row.staleness_mean is None:  # parameters are averaged: no delay, and no update to bound
-        return []
-    shares_change = row.algorithm == "abs-sgd"
-    found = cautions(
-        learning_rate=training.learning_rate,
-        momentum=training.momentum,
-        largest_curvature=float(known.nqm.quadratic().h.max()),
-        delay=float(row.staleness_max or 0) if row.staleness_max in (0, 1) else row.staleness_mean,
-        point=rule,
-        scale=scale,
-        shares_change=shares_change,
-        batch_samples=row.mean_batch_samples,
-        critical_batch_samples=known.noise_scale.noise_scale_samples,
-    )
-    return [Caution(c.code, f"{row.name}, at the profile's own setting: {c.text}") for c in found]
+    own = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+    found = NoisyQuadratic().cautions(result.schedule, result.cluster, own)
+    return [Caution(c.code, f"{label}, at the profile's own setting: {c.text}") for c in found]
 
 
 def target_cautions(row: Row, at_edge: bool, max_samples: int) -> list[Caution]:

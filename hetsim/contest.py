@@ -19,8 +19,8 @@ from hetsim.simulate import Result, simulate
 from hetsim.tuning import Tuned, predict, tune
 
 FIRST_BATCHES = 1000  # global batches of the first try [our choice]: enough to see how the loss falls
-GROWTH = (1.5, 16.0)  # the next try is at least and at most this many times as long
-BEYOND = 1.25  # ... and this much beyond what the last one lets expect
+GROWTH = (1.5, 4.0)  # the next try is at least and at most this many times as long [our choice]
+BEYOND = 1.2  # ... and this much beyond what the last one lets expect [our choice]
 SPARE = 1.1  # other seeds run for this many times the samples that the first one took
 
 
@@ -77,19 +77,20 @@ def enter(task: Task, contender: Contender, seed: int) -> Entry:
     while True:
         algorithm = contender.algorithm(task.cluster.options)
         result = simulate(task.source, algorithm, seed=seed, max_samples=samples)
-        tuned = tune(model, result.schedule, task.cluster, task.target, seed=seed)
+        tuned = tune(model, result.schedule, task.cluster, task.target, seed=seed, last=samples >= limit)
         if samples >= limit or math.isfinite(tuned.seconds):
             return Entry(result=result, tuned=tuned, crossing=crossing(tuned.curve, task.target))
-        samples = min(limit, longer(samples, tuned.curve, task.target.value))
+        samples = min(limit, longer(samples, tuned, task.target.value))
 
 
-def longer(samples: int, curve: Curve, target: float) -> int:
-    """How long the next try is: where the power law through the second half of the best curve meets the target, and some more."""
+def longer(samples: int, tuned: Tuned, target: float) -> int:
+    """How long the next try is: where the power law through half-way and end of the lowest losses meets the target, and some more."""
     least, most = GROWTH
-    half, end = float(curve.loss[len(curve.loss) // 2]), float(curve.loss[-1])
-    falls = math.isfinite(end) and 0.0 < end < half and target > 0.0
-    factor = most if not falls else min((end / target) ** (math.log(2.0) / math.log(half / end)), most)
-    return math.ceil(samples * min(max(factor * BEYOND, least), most))
+    end = float(tuned.curve.loss[-1])
+    known = tuned.fall > 1.0 and target > 0.0
+    log_factor = math.log(2.0) * math.log(end / target) / math.log(tuned.fall) if known else math.inf
+    factor = BEYOND * math.exp(min(log_factor, math.log(most)))
+    return math.ceil(samples * min(max(factor, least), most))
 
 
 def repeat(task: Task, contender: Contender, seed: int, setting: Setting, expected_samples: float) -> Crossing | None:

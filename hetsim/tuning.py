@@ -1,8 +1,9 @@
 """Tuning: the learning rate and momentum that reach the target soonest, from the same lattice for every algorithm.
 
-The lattice is geometric, four points per step of the coarse grid. The coarse grid (geomspace(1e-3, 4, 25) x momenta) is tried first; where
-its best lies at an edge it is extended on that side; then the lattice points around the best are tried. A predictor that trains
-for real brings its own, smaller grid (`settings(cluster)`) and is asked once. All of it on one Schedule, that of the first seed.
+The lattice is geometric, four points per step of the coarse grid. The coarse grid (lr·h = geomspace(1e-3, 4, 25), h the largest curvature
+known of the workload, x momenta) is tried first; where its best lies at an edge it is extended on that side; then the lattice points
+around the best are tried at its momentum. A predictor that trains for real brings its own, smaller grid (`settings(cluster)`) and is
+asked once. All of it on one Schedule, that of the first seed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hetsim.cluster.spec import Cluster
+from hetsim.convergence.constants import constants_of
 from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
 from hetsim.schedule.table import Schedule
 
-COARSE = 25  # learning rates between LOWEST and HIGHEST: the grid of the reference tables
+COARSE = (
+    25  # learning rates between LOWEST/h and HIGHEST/h: the grid of the reference tables, past every stability bound
+)
 LOWEST, HIGHEST = 1e-3, 4.0
 STEP = (HIGHEST / LOWEST) ** (1.0 / (COARSE - 1))
 FINE = 4  # lattice points per coarse step, 9 % apart
@@ -28,17 +32,17 @@ SLACK = 1.1  # a setting that took 10 % more updates than another cannot be the 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The best setting and its curve. `setting` is None where the predictor gives the same for all; `at_edge`: a wider grid may hold better."""
+    """The best setting and its curve.
+
+    `setting` is None where the predictor gives the same for all. `at_edge`: a wider grid may hold better. `fall`: the lowest loss of any
+    setting half-way, over the lowest at the end.
+    """
 
     setting: Setting | None
     curve: Curve
     seconds: float
     at_edge: bool = False
-
-
-def learning_rate(point: int) -> float:
-    """The lattice, point 0 the coarse grid's lowest."""
-    return float(LOWEST * STEP ** (point / FINE))
+    fall: float = 1.0
 
 
 def momenta(cluster: Cluster) -> tuple[float, ...]:
@@ -57,11 +61,13 @@ def predict(
     slack: float | None = None,
 ) -> list[Curve]:
     """The predictor's curves, ended at the target where the predictor can do that."""
-    accepted = inspect.signature(predictor.curves).parameters
-    early = {"target": target.value, "slack": slack}
-    return predictor.curves(
-        schedule, cluster, settings, seed=seed, **{key: value for key, value in early.items() if key in accepted}
-    )
+    early = {"target": target.value, "slack": slack} if takes_target(predictor) else {}
+    return predictor.curves(schedule, cluster, settings, seed=seed, **early)
+
+
+def takes_target(predictor: Predictor) -> bool:
+    """Whether its curves can end at a target given by the caller (keywords `target` and `slack`)."""
+    return {"target", "slack"} <= inspect.signature(predictor.curves).parameters.keys()
 
 
 class Tuner:
@@ -69,8 +75,10 @@ class Tuner:
 
     def __init__(self, predictor: Predictor, schedule: Schedule, cluster: Cluster, target: Target, seed: int) -> None:
         self.predictor, self.schedule, self.cluster, self.target, self.seed = predictor, schedule, cluster, target, seed
+        self.lowest = LOWEST / constants_of(cluster.workload).nqm.quadratic().largest_curvature
         self.best: tuple[tuple[float, float, float, float], Setting, Curve] | None = None
         self.scores: set[tuple[float, float]] = set()
+        self.half_way = math.inf
 
     def settings(self, settings: Sequence[Setting]) -> None:
         """Try settings."""
@@ -83,10 +91,13 @@ class Tuner:
             key = (*score, setting.momentum, setting.learning_rate)  # ties go to less momentum and the lower rate
             if self.best is None or key < self.best[0]:
                 self.best = key, setting, curve
+            if not curve.diverged and len(curve.loss):
+                self.half_way = min(self.half_way, float(curve.loss[len(curve.loss) // 2]))
 
     def points(self, points: Sequence[int], at: Sequence[float]) -> None:
         """Try lattice points at some momenta."""
-        self.settings([Setting(learning_rate=learning_rate(p), momentum=m) for p in points for m in at])
+        rates = [self.lowest * STEP ** (point / FINE) for point in points]
+        self.settings([Setting(learning_rate=rate, momentum=m) for rate in rates for m in at])
 
     def _score(self, curve: Curve) -> tuple[float, float]:
         met = curve.crossing(self.target.value)
@@ -97,11 +108,25 @@ class Tuner:
     def result(self, at_edge: bool) -> Tuned:
         """What was found."""
         assert self.best is not None
-        key, setting, curve = self.best
-        indifferent = len(self.scores) == 1 and math.isfinite(key[0])
+        (seconds, loss, *_), setting, curve = self.best
+        indifferent = self.indifferent and math.isfinite(seconds)
         return Tuned(
-            setting=None if indifferent else setting, curve=curve, seconds=key[0], at_edge=at_edge and not indifferent
+            setting=None if indifferent else setting,
+            curve=curve,
+            seconds=seconds,
+            at_edge=at_edge and not indifferent,
+            fall=self.half_way / loss if 0.0 < loss < self.half_way < math.inf else 1.0,
         )
+
+    @property
+    def indifferent(self) -> bool:
+        """Every setting gave the same."""
+        return len(self.scores) == 1
+
+    @property
+    def reached(self) -> bool:
+        """Some setting reached the target."""
+        return self.best is not None and math.isfinite(self.best[0][0])
 
     @property
     def chosen(self) -> Setting:
@@ -109,9 +134,16 @@ class Tuner:
         assert self.best is not None
         return self.best[1]
 
+    @property
+    def point(self) -> int:
+        """Where on the lattice that is."""
+        return round(FINE * math.log(self.chosen.learning_rate / self.lowest) / math.log(STEP))
 
-def tune(predictor: Predictor, schedule: Schedule, cluster: Cluster, target: Target, *, seed: int) -> Tuned:
-    """The best setting for one Schedule."""
+
+def tune(
+    predictor: Predictor, schedule: Schedule, cluster: Cluster, target: Target, *, seed: int, last: bool = True
+) -> Tuned:
+    """The best setting for one Schedule. Unless it is the `last`, the search ends where the coarse grid misses the target."""
     tuner = Tuner(predictor, schedule, cluster, target, seed)
     own = getattr(predictor, "settings", None)
     if own is not None:
@@ -121,21 +153,17 @@ def tune(predictor: Predictor, schedule: Schedule, cluster: Cluster, target: Tar
         return tuner.result(len(rates) > 1 and tuner.chosen.learning_rate in (min(rates), max(rates)))
     low, high = 0, (COARSE - 1) * FINE
     tuner.points(range(low, high + 1, FINE), momenta(cluster))
-    if len(tuner.scores) == 1:
+    if tuner.indifferent or not (last or tuner.reached):
         return tuner.result(False)
     for _ in range(TRIES):
-        point = _point(tuner.chosen)
-        if low < point < high:
+        if low < tuner.point < high:
             break
         wider = EXTENSION * FINE
-        span = range(low - wider, low, FINE) if point <= low else range(high + FINE, high + wider + 1, FINE)
+        span = range(low - wider, low, FINE) if tuner.point <= low else range(high + FINE, high + wider + 1, FINE)
         tuner.points(span, momenta(cluster))
         low, high = min(low, span[0]), max(high, span[-1])
-    centre = _point(tuner.chosen)
-    fine = [p for p in range(centre - FINE + 1, centre + FINE) if p != centre]
-    tuner.points(fine, momenta(cluster))
-    return tuner.result(not low < _point(tuner.chosen) < high)
-
-
-def _point(setting: Setting) -> int:
-    return round(FINE * math.log(setting.learning_rate / LOWEST) / math.log(STEP))
+    centre = tuner.point
+    at_edge = not low < centre < high
+    if tuner.reached:
+        tuner.points([p for p in range(centre - FINE + 1, centre + FINE) if p != centre], [tuner.chosen.momentum])
+    return tuner.result(at_edge)
