@@ -46,7 +46,8 @@ def test_a_free_network_costs_its_latency() -> None:
     links.start(1.0, links.fabric.all_reduce((0, 1), 1e9), "a")
     links.start(1.0, links.fabric.push(1, 1e9), "b")
     links.start(1.0, Transfer(0.0, 0.0), "nothing")
-    assert run(links) == [("nothing", 1.0), ("b", 1.5), ("a", 2.0)]
+    links.start(1.0, Transfer(0.25, 1e9), "over no link")
+    assert run(links) == [("nothing", 1.0), ("over no link", 1.25), ("b", 1.5), ("a", 2.0)]
 
 
 def test_nothing_in_progress_has_no_next_event_even_with_changes_ahead() -> None:
