@@ -54,16 +54,32 @@ class Timing:
 
 
 def update_times(s: Schedule) -> tuple[Floats, NDArray[np.int64]]:
-    """Completion time and samples of every update (or averaging round), shapes (K,)."""
+    """Completion time and samples of every update (or averaging round) before the first worker stops, shapes (K,).
+
+    An update by collective is complete when the collective is: a worker that runs ahead applies it later. At the server it is complete when
+    it is applied. Once the first worker has been told to stop, what the others still finish says nothing about the rate.
+    """
     u = s.updates
-    if len(u):
-        return u.time_s, u.samples
     reduces = s.rows(Kind.REDUCE)
-    times = s.end_s[reduces]
+    if len(u):
+        arrived = np.full(int(s.source.max(initial=-1)) + 1, -np.inf)
+        collective = reduces[s.worker[reduces] < 0]
+        arrived[s.source[collective]] = s.end_s[collective]
+        times = np.where(np.isfinite(arrived[u.source]), arrived[u.source], u.time_s)
+        keep = times <= first_stop_s(s)
+        return times[keep], u.samples[keep]
     steps = s.rows(Kind.STEP)
     total = np.concatenate(([0], np.cumsum(s.samples[steps])))
     upto = total[np.searchsorted(steps, reduces)]
-    return times, np.diff(np.concatenate(([0], upto))).astype(np.int64)
+    return s.end_s[reduces], np.diff(np.concatenate(([0], upto))).astype(np.int64)
+
+
+def first_stop_s(s: Schedule) -> float:
+    """When the first worker did its last thing."""
+    last = np.full(s.n + 2, -np.inf)  # the server and the collectives (worker -1) have places of their own at the end
+    last[s.worker] = s.end_s  # rows are in order of time: the last one stays
+    active = last[: s.n][np.isfinite(last[: s.n])]
+    return float(active.min()) if len(active) else 0.0
 
 
 def clipped(s: Schedule, rows: NDArray[Any], start: Floats | float, end: Floats | float) -> Floats:
