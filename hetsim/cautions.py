@@ -22,6 +22,9 @@ from hetsim.rows import pass_sizes, timing_row
 from hetsim.simulate import Result
 
 NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing
+SELDOM = (
+    0.01  # [our choice] share of a worker's passes that may lie outside the measured batches, such as the last of a run
+)
 SHOWN = 5  # names listed before "and n more"
 
 
@@ -53,7 +56,7 @@ def compute_range(cluster: Cluster, runs: Mapping[str, Result]) -> list[Caution]
         for rank, passes in enumerate(pass_sizes(result.schedule, cluster)):
             model = pass_model(cluster.workers[rank])
             outside = {size for size in passes if model.extrapolates(size)}
-            if outside:
+            if sum(passes[size] for size in outside) > SELDOM * passes.total():
                 sizes[rank][label] = outside
     out = []
     for worker, outside_by_label in zip(cluster.workers, sizes, strict=True):

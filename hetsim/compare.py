@@ -14,7 +14,7 @@ from typing import Any
 from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget
-from hetsim.contest import Crossing, Entry, Task, enter, lighter, repeat
+from hetsim.contest import Entry, Task, enter, lighter, repeat
 from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.convergence.registry import get_predictor
 from hetsim.convergence.stability import Caution
@@ -24,6 +24,7 @@ from hetsim.labels import Contender, contenders
 from hetsim.parallel import job_count, run_pieces
 from hetsim.rows import finite, learning_columns, timing_row
 from hetsim.simulate import versions
+from hetsim.tuning import Crossing, takes_target
 from hetsim.verdict import BASELINE, clear_winner, fastest, seconds_by_seed
 
 __all__ = ["Comparison", "Cost", "Progress", "Row", "Speedup", "TimeToTarget", "compare", "timing_row"]
@@ -93,6 +94,8 @@ def _task(cluster: Any, predictor: str | Predictor, target: float | None) -> Tas
     model = get_predictor(predictor) if isinstance(predictor, str) else predictor
     wanted: Target = model.target(resolved)
     if target is not None and wanted.value != target:
+        if takes_target(model):
+            return Task(source=cluster, cluster=resolved, predictor=predictor, target=replace(wanted, value=target))
         raise UsageError(
             f"predictor {model.name} has a target of its own ({wanted.metric}, {wanted.value:g}); leave out the target"
         )

@@ -101,8 +101,9 @@ class Row:
 class Comparison:
     """Every algorithm on one cluster. `algorithms` in the order asked for.
 
-    `winner`: label of the fastest, None where it is not clearly faster than the fastest other algorithm. `coverage`: of the intervals.
-    `speeds`: where each worker's speed is from. `runs` and `curves`: per label, Result of the first seed, and its Curve at the best setting.
+    `winner`: label of the fastest, None where it is not clearly faster than the fastest other algorithm. `coverage`: of the
+    intervals. `speeds`: where each worker's speed is from. `runs` and `curves`: per label, the Result of the first seed and its
+    Curve at the best setting.
     """
 
     profile: str
@@ -138,6 +139,23 @@ class Comparison:
     def rows(self) -> list[dict[str, Any]]:
         """The rows as plain values, fastest first; those that did not reach the target come last, in the order asked for."""
         return [plain(row) for row in sorted(self.algorithms, key=lambda row: row.seconds)]
+
+    def table(self) -> Any:
+        """The rows as a Rich table: prints in a terminal, shows in a notebook."""
+        from hetsim.notebook import comparison_table
+
+        return comparison_table(self)
+
+    def plot(self) -> Any:
+        """Loss against seconds and against samples as a plotly figure."""
+        from hetsim.plots import comparison_plot
+
+        return comparison_plot(self)
+
+    def _repr_html_(self) -> str:
+        from hetsim.notebook import comparison_html
+
+        return comparison_html(self)
 
     def sentence(self) -> str:
         """Who wins, by how much, and what limits it; and what the published reading of ABS-SGD gives."""

@@ -9,18 +9,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from hetsim.cluster.spec import Cluster
 from hetsim.convergence import get_predictor
-from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
+from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.labels import Contender
 from hetsim.simulate import Result, simulate
-from hetsim.tuning import Tuned, predict, tune
+from hetsim.tuning import Crossing, Tuned, crossing, end_of, predict, tune
 
 FIRST_BATCHES = 1000  # global batches of the first try [our choice]: enough to see how the loss falls
 GROWTH = (1.5, 4.0)  # the next try is at least and at most this many times as long [our choice]
 BEYOND = 1.2  # ... and this much beyond what the last one lets expect [our choice]
+NEARLY = 0.7  # a try of more than this share of training.max_samples may as well be the last [our choice]
 SPARE = 1.1  # other seeds run for this many times the samples that the first one took
 
 
@@ -39,30 +38,12 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crossing:
-    """Where a curve meets the target."""
-
-    seconds: float
-    samples: float
-    updates: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Entry:
     """What the first seed gave."""
 
     result: Result
     tuned: Tuned
     crossing: Crossing | None
-
-
-def crossing(curve: Curve, target: Target) -> Crossing | None:
-    """Seconds and samples interpolated, updates the first at or below the target; None where it is never met."""
-    met = curve.crossing(target.value)
-    if met is None:
-        return None
-    first = int(np.flatnonzero(curve.loss <= target.value)[0])
-    return Crossing(seconds=met[1], samples=met[0], updates=int(curve.updates[first]))
 
 
 def enter(task: Task, contender: Contender, seed: int) -> Entry:
@@ -78,9 +59,10 @@ def enter(task: Task, contender: Contender, seed: int) -> Entry:
         algorithm = contender.algorithm(task.cluster.options)
         result = simulate(task.source, algorithm, seed=seed, max_samples=samples)
         tuned = tune(model, result.schedule, task.cluster, task.target, seed=seed, last=samples >= limit)
-        if samples >= limit or math.isfinite(tuned.seconds):
-            return Entry(result=result, tuned=tuned, crossing=crossing(tuned.curve, task.target))
-        samples = min(limit, longer(samples, tuned, task.target.value))
+        if samples >= limit or tuned.crossing is not None:
+            return Entry(result=result, tuned=tuned, crossing=tuned.crossing)
+        samples = longer(samples, tuned, task.target.value)
+        samples = limit if samples > NEARLY * limit else samples
 
 
 def longer(samples: int, tuned: Tuned, target: float) -> int:
@@ -104,7 +86,7 @@ def repeat(task: Task, contender: Contender, seed: int, setting: Setting, expect
         algorithm = contender.algorithm(task.cluster.options)
         schedule = simulate(task.cluster, algorithm, seed=seed, max_samples=samples, verify=False).schedule
         (curve,) = predict(model, schedule, task.cluster, [setting], task.target, seed=seed)
-        met = crossing(curve, task.target)
+        met = crossing(curve, task.target, end_of(schedule))
         if met is not None:
             break
     return met

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,6 @@ from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster, Training
 from hetsim.comparison import Cost, Row, TimeToTarget
 from hetsim.compute import passes
-from hetsim.contest import Crossing
 from hetsim.convergence.constants import constants_of
 from hetsim.convergence.predictor import Setting
 from hetsim.intervals import interval
@@ -19,6 +19,7 @@ from hetsim.metrics import limited_by
 from hetsim.schedule.kinds import Kind
 from hetsim.schedule.table import Schedule
 from hetsim.simulate import Result
+from hetsim.tuning import Crossing
 
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -66,13 +67,17 @@ def memory_bytes(algorithm: Algorithm, cluster: Cluster, schedule: Schedule) -> 
     }
 
 
-def pass_sizes(schedule: Schedule, cluster: Cluster) -> list[set[int]]:
-    """Per worker, the sizes of its passes: batches cut where memory asks for it."""
+def pass_sizes(schedule: Schedule, cluster: Cluster) -> list[Counter[int]]:
+    """Per worker, how many passes of each size: batches cut where memory asks for it."""
     grads = schedule.rows(Kind.GRAD)
     out = []
     for worker in cluster.workers:
-        batches = np.unique(schedule.samples[grads[schedule.worker[grads] == worker.rank]]).tolist()
-        out.append({size for batch in batches for size in passes(batch, worker.max_batch_samples)})
+        batches = np.unique(schedule.samples[grads[schedule.worker[grads] == worker.rank]], return_counts=True)
+        sizes: Counter[int] = Counter()
+        for batch, times in zip(batches[0].tolist(), batches[1].tolist(), strict=True):
+            for size in passes(batch, worker.max_batch_samples):
+                sizes[size] += times
+        out.append(sizes)
     return out
 
 

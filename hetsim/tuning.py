@@ -13,9 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hetsim.cluster.spec import Cluster
 from hetsim.convergence.constants import constants_of
 from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
+from hetsim.convergence.progress import progress_of
 from hetsim.schedule.table import Schedule
 
 COARSE = (
@@ -31,6 +34,35 @@ SLACK = 1.1  # a setting that took 10 % more updates than another cannot be the 
 
 
 @dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Where a curve meets the target: seconds and samples interpolated, updates the first at or below it."""
+
+    seconds: float
+    samples: float
+    updates: int
+
+
+def end_of(schedule: Schedule) -> int:
+    """Samples at the last point of the schedule's curve."""
+    return int(progress_of(schedule).samples.sum())
+
+
+def crossing(curve: Curve, target: Target, end_samples: int) -> Crossing | None:
+    """None where the target is never met, or only by the run's last point.
+
+    The batch or round at the end of the samples is a torso, and the loss after it says nothing of a run that goes on: with a few local
+    steps instead of many it may fall by half.
+    """
+    met = curve.crossing(target.value)
+    if met is None:
+        return None
+    first = int(np.flatnonzero(curve.loss <= target.value)[0])
+    if first and curve.samples[first] >= end_samples:
+        return None
+    return Crossing(seconds=met[1], samples=met[0], updates=int(curve.updates[first]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tuned:
     """The best setting and its curve.
 
@@ -40,7 +72,7 @@ class Tuned:
 
     setting: Setting | None
     curve: Curve
-    seconds: float
+    crossing: Crossing | None
     at_edge: bool = False
     fall: float = 1.0
 
@@ -79,6 +111,7 @@ class Tuner:
         self.best: tuple[tuple[float, float, float, float], Setting, Curve] | None = None
         self.scores: set[tuple[float, float]] = set()
         self.half_way = math.inf
+        self.end_samples = end_of(schedule)
 
     def settings(self, settings: Sequence[Setting]) -> None:
         """Try settings."""
@@ -100,9 +133,9 @@ class Tuner:
         self.settings([Setting(learning_rate=rate, momentum=m) for rate in rates for m in at])
 
     def _score(self, curve: Curve) -> tuple[float, float]:
-        met = curve.crossing(self.target.value)
+        met = crossing(curve, self.target, self.end_samples)
         if met is not None:
-            return met[1], 0.0
+            return met.seconds, 0.0
         return math.inf, math.inf if curve.diverged or not len(curve.loss) else float(curve.loss[-1])
 
     def result(self, at_edge: bool) -> Tuned:
@@ -113,7 +146,7 @@ class Tuner:
         return Tuned(
             setting=None if indifferent else setting,
             curve=curve,
-            seconds=seconds,
+            crossing=crossing(curve, self.target, self.end_samples),
             at_edge=at_edge and not indifferent,
             fall=self.half_way / loss if 0.0 < loss < self.half_way < math.inf else 1.0,
         )

@@ -1,7 +1,7 @@
 """Who wins, by how much, and what limits it: a comparison in sentences.
 
-A lead counts where the paired interval of the ratio stays above 1 by more than MARGIN. The rival is the fastest row of another algorithm, so
-that one method asked for with several options does not stand in its own way.
+A lead counts where the paired interval of the ratio stays above 1 by more than MARGIN. The rival is the fastest row of another
+algorithm, so that one method asked for with several options does not stand in its own way.
 """
 
 from __future__ import annotations
