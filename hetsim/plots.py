@@ -104,10 +104,13 @@ def loss(
     """Loss of every algorithm against seconds or samples, until its end; the target as a line."""
     figure = _figure(520)
     look = styles(curves, ours)
+    logarithmic = (
+        target is None or target > 0
+    )  # a target of 0 ("nothing left to do") has no place on a logarithmic axis
     unit, divisor = _time_unit([float(c.time_s[-1]) for c in curves.values() if len(c.time_s)])
     ends, starts, least = [], [], []
     for label, curve in curves.items():
-        keep = _thinned(curve.loss)
+        keep = _thinned(curve.loss, logarithmic)
         x = curve.time_s[keep] / divisor if against == "seconds" else curve.samples[keep].astype(float)
         reached = target is not None and curve.crossing(target) is not None
         name = label + (" (diverged)" if curve.diverged else "" if reached or target is None else " (not reached)")
@@ -124,7 +127,7 @@ def loss(
             x=1,
             xref="paper",
             xanchor="right",
-            y=np.log10(target),
+            y=np.log10(target) if logarithmic else target,
             yanchor="bottom",
             text=f"target {target:.3g}",
             showarrow=False,
@@ -133,9 +136,11 @@ def loss(
     last = min(max(ends), TIMES_FASTEST * min(ends)) if ends else None
     figure.update_xaxes(title=title, rangemode="tozero", range=[0, 1.03 * last] if last else None)
     top, bottom = 1.25 * max(starts, default=1.0), 0.85 * min([*least, *([target] if target else [])], default=0.1)
-    figure.update_yaxes(
-        title=metric, type="log", range=[np.log10(bottom), np.log10(top)], dtick="D1", minor={"dtick": "D1"}
-    )
+    figure.update_yaxes(title=metric, rangemode="tozero", range=[0, top])
+    if logarithmic:
+        ticks = _log_ticks(bottom, top)
+        span = [np.log10(bottom), np.log10(top)]
+        figure.update_yaxes(type="log", range=span, tickvals=ticks, ticktext=[f"{t:g}" for t in ticks])
     return figure
 
 
@@ -150,9 +155,9 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-def _thinned(values: Any) -> Any:
+def _thinned(values: Any, logarithmic: bool) -> Any:
     """Indices of the points to draw: finite ones, evenly thinned, first and last kept."""
-    good = np.flatnonzero(np.isfinite(values) & (np.asarray(values) > 0))
+    good = np.flatnonzero(np.isfinite(values) & ((np.asarray(values) > 0) | (not logarithmic)))
     if len(good) <= MOST_POINTS:
         return good
     return good[np.unique(np.linspace(0, len(good) - 1, MOST_POINTS).astype(int))]
@@ -370,7 +375,7 @@ def comparison_plot(comparison: Comparison) -> go.Figure:
         figure.add_hline(
             y=comparison.target.value, line={"color": "#57606a", "width": 1, "dash": "dot"}, row=1, col=column
         )
-    figure.update_yaxes(type="log", range=axis.range, tickvals=axis.tickvals, ticktext=axis.ticktext)
+    figure.update_yaxes(type=axis.type, range=axis.range, tickvals=axis.tickvals, ticktext=axis.ticktext)
     figure.update_yaxes(title=comparison.target.metric, row=1, col=1)
     _dress(
         figure,

@@ -79,8 +79,13 @@ def _names(schedule: Schedule) -> list[Event]:
 
 
 def _span(rank: int, tid: int, name: str, start_s: float, end_s: float, **args: Any) -> Event:
-    ts, dur = float(start_s) * 1e6, float(end_s - start_s) * 1e6
-    return {"ph": "X", "pid": rank, "tid": tid, "name": name, "ts": ts, "dur": dur, "args": args}
+    ts, end = _us(start_s), _us(end_s)
+    return {"ph": "X", "pid": rank, "tid": tid, "name": name, "ts": ts, "dur": round(end - ts, 3), "args": args}
+
+
+def _us(seconds: float) -> float:
+    """Microseconds with whole nanoseconds, the viewer's resolution: what touches in the Schedule does not overlap here."""
+    return round(float(seconds) * 1e6, 3)
 
 
 def _spans(schedule: Schedule) -> list[Event]:
@@ -169,7 +174,7 @@ def _counters(schedule: Schedule) -> list[Event]:
     np.maximum.at(most, owner, u.staleness)
     out: list[Event] = []
     for k in range(len(u)):
-        ts = float(u.time_s[k] * 1e6)
+        ts = _us(u.time_s[k])
         out.append({"ph": "C", "pid": pid, "name": "batch", "ts": ts, "args": {"samples": int(u.samples[k])}})
         out.append({"ph": "C", "pid": pid, "name": "staleness", "ts": ts, "args": {"updates": int(most[k])}})
     return out

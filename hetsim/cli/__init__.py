@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -69,11 +71,11 @@ describing.register(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every expected error becomes one message on stderr."""
-    restore = _end_on_sigterm()
-    try:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows ? for µ and ▶
+    with _ending_on_signals():
         return _run(list(sys.argv[1:] if arguments is None else arguments))
-    finally:
-        restore()
 
 
 def _run(arguments: list[str]) -> int:
@@ -109,14 +111,31 @@ def _usage(error: Any) -> int:
     return int(error.exit_code)
 
 
-def _end_on_sigterm() -> Any:
-    """Let a termination signal unwind like Ctrl-C does, so that temporary folders and worker processes go away."""
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Ctrl-C and a termination signal unwind, so that temporary folders and worker processes go away.
+
+    What threads of the process pool say while they are taken down is of no use to anybody.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending = False
 
     def end(signum: int, frame: Any) -> None:
-        raise SystemExit(128 + signum)
+        nonlocal ending
+        ending = True
+        raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
 
+    def in_thread(problem: Any) -> None:
+        if not ending:
+            threading.__excepthook__(problem)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    threading.excepthook = in_thread
     try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not in the main thread
-        return lambda: None
-    return lambda: signal.signal(signal.SIGTERM, before)
+        yield
+    finally:
+        threading.excepthook = threading.__excepthook__
+        for number, handler in before.items():
+            signal.signal(number, handler)
