@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from hetsim import wording as w
 from hetsim.algorithms import Algorithm, make
 from hetsim.cluster.spec import Cluster
@@ -140,8 +142,11 @@ class _Period:
             return [training.micro_batch_samples] * n
         u = steady.schedule.updates
         if len(u) and not self.algorithm.has_server:
-            last = slice(u.begin[len(u) - 1], u.begin[len(u)])
-            settled = dict(zip(u.worker[last].tolist(), u.part_samples[last].tolist(), strict=True))
+            whole = int(
+                np.flatnonzero(u.samples == u.samples.max())[-1]
+            )  # the last one that no epoch's end has cut short
+            parts = slice(u.begin[whole], u.begin[whole + 1])
+            settled = dict(zip(u.worker[parts].tolist(), u.part_samples[parts].tolist(), strict=True))
             return [settled.get(rank, 0) for rank in range(n)]
         by_name = sorted(range(n), key=lambda rank: self.cluster.workers[rank].name)
         share, rest = divmod(training.global_batch_samples, n)
@@ -322,10 +327,12 @@ def recurrence(g: list[float], c: float, updates: int = 2000) -> float:
     >>> round(recurrence([0.08], 0.5), 9), round(recurrence([0.32], 0.5), 9)
     (0.56, 0.64)
     """
+    joined = [1] * len(g)  # micro-batches of each worker when it joined
     starts = [max(g)]
     for _ in range(updates):
         done = starts[-1] + c
-        # A multiple of g_i that only rounding has pushed past `done` is still in time.
-        starts.append(max(max(t * math.ceil(done / t - 1e-9) if t else done for t in g), starts[-1]))
+        # A multiple of g_i that only rounding has pushed past `done` is still in time; every batch has one micro-batch at least.
+        joined = [max(math.ceil(done / t - 1e-9), m + 1) if t else m for t, m in zip(g, joined, strict=True)]
+        starts.append(max(done, *(t * m for t, m in zip(g, joined, strict=True))))
     half = updates // 2
     return (starts[-1] - starts[half]) / (updates - half)

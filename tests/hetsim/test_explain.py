@@ -1,0 +1,98 @@
+"""The arithmetic that is explained is the arithmetic that is simulated."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsim.cluster import load_profile
+from hetsim.explain import explain, left_out, recurrence, without_luck
+from hetsim.simulate import simulate
+
+STEADY = """
+schema_version: 1
+name: steady
+workload: {name: w, gradient_bytes: 1.0e7, dataset_samples: 1000000}
+workers:
+  - {name: a, samples_per_s: 800.0, overhead_s: 0.002}
+  - {name: b, samples_per_s: 400.0, floor_s: 0.05}
+  - {name: c, samples_per_s: 200.0}
+network: {bandwidth_gbit_per_s: 1.0, latency_us: 100.0, server: {bandwidth_gbit_per_s: 100.0}}
+training: {global_batch_samples: 96, micro_batch_samples: 8, max_samples: 1000000}
+"""
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        ("s-sgd", {}),
+        ("s-sgd", {"overlap": False}),
+        ("lb-bsp", {"dead_band": 0.0}),
+        ("lb-bsp", {"overlap": False}),
+        ("one-step-delay", {}),
+        ("one-step-delay-balanced", {}),
+        ("local-sgd", {"local_steps": 4}),
+        ("asgd", {}),
+        ("abs-sgd", {}),
+    ],
+)
+def test_closed_forms_agree_with_the_simulator_where_there_is_no_luck(label: tuple[str, dict[str, object]]) -> None:
+    found = explain(load_profile(STEADY), *label)
+    assert found.closed is not None
+    tolerance = {"abs-sgd": 0.01, "asgd": 0.01}.get(label[0], 1e-9)  # these two do not repeat exactly within the window
+    assert found.steady.samples_per_s == pytest.approx(found.closed.samples_per_s, rel=tolerance)
+    assert found.steady.update_period_s == pytest.approx(found.closed.update_period_s, rel=tolerance)
+    assert found.steady == found.simulated
+    assert found.left_out == ("batches cut short at the end of an epoch",)
+
+
+def test_the_ring_formula_is_shown_with_its_numbers() -> None:
+    found = explain(load_profile(STEADY), "s-sgd")
+    _, formula, value = next(step for step in found.steps if step[0] == "all-reduce C")
+    assert "2·2·(100 µs + 10 MB/(3·1 Gbit/s))" in formula
+    assert value == "107 ms"  # 4·(1e-4 + 1e7/(3·1.25e8))
+
+
+@given(
+    g=st.lists(st.floats(0.001, 1.0), min_size=1, max_size=6),
+    c=st.floats(0.001, 2.0),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_recurrence_keeps_its_bounds(g: list[float], c: float) -> None:
+    period = recurrence(g, c, 300)
+    slack = max(g) / 150  # a window of 150 periods may begin and end anywhere in a micro-batch
+    assert max(c, max(g)) - slack <= period <= c + max(g) + slack
+
+
+@pytest.mark.parametrize(
+    ("g", "c", "period"), [([0.08], 0.5, 0.56), ([0.32], 0.5, 0.64), ([0.010, 0.013, 0.021, 0.040], 0.040, 0.0601)]
+)
+def test_the_recurrence_gives_known_periods(g: list[float], c: float, period: float) -> None:
+    assert recurrence(g, c) == pytest.approx(period, rel=2e-3)
+
+
+def test_a_trigger_without_a_closed_form_says_so_and_still_shows_the_simulation() -> None:
+    found = explain(load_profile(STEADY), "abs-sgd", {"trigger": "min_samples", "min_samples": 64})
+    assert found.closed is None and "back-to-back" in found.why
+    assert found.steady.samples_per_s > 0
+
+
+def test_one_worker_has_no_network() -> None:
+    one = load_profile(
+        "schema_version: 1\nname: one\nworkload: resnet18-cifar10\nworkers: [{name: a, samples_per_s: 100.0}]\n"
+    )
+    for name in ("s-sgd", "abs-sgd", "one-step-delay"):
+        found = explain(one, name)
+        assert found.closed is not None
+        assert found.closed.samples_per_s == pytest.approx(100.0)
+        assert any("nobody to talk to" in step[1] for step in found.steps)
+
+
+def test_luck_is_listed_and_can_be_taken_out() -> None:
+    changing = load_profile("changing-4").cluster()
+    assert {"jitter", "events"} <= set(left_out(changing))
+    calm = without_luck(changing)
+    assert left_out(calm) == ["batches cut short at the end of an epoch"]
+    one, other = (simulate(calm, "s-sgd", updates=20, seed=seed).timing.samples_per_s for seed in (0, 1))
+    assert one == other
