@@ -67,7 +67,7 @@ class Simulation:
         self.n = n
         self.log = Log(n + 1)
         self.dispenser = Dispenser(cluster.workload.dataset_samples, budget)
-        self.fabric = Fabric(cluster.network, n)
+        self.fabric = Fabric.of(cluster)
         self.gradient_bytes = cluster.workload.gradient_bytes
         self.rule, self.rule_scale = algorithm.point_rule()
         self.next_state, self.next_transfer = 1, 0
@@ -81,7 +81,7 @@ class Simulation:
         self.collectives = Collectives(self)
         self.server = Server(self)
         training = cluster.training
-        batches = share_of(training.global_batch_samples, names)
+        self.batches = batches = share_of(training.global_batch_samples, names)
         speeds = tuple(b / pass_model(w).seconds(b) if (b := max(batches[w.rank], 1)) else 0.0 for w in cluster.workers)
         self.handlers: dict[type, Callable[[Rank, Any], Any]] = {}
         self.resume, self.computed, self.complete = inner_loop(self)
@@ -192,12 +192,14 @@ class Simulation:
         if not transfer.samples:
             return rank.updates
         parent = rank.state
-        state = transfer.children.get(parent)
+        state = transfer.children.get(parent)  # there once its row is logged
         rank.updates += 1
         if state is not None and not rank.update_s:
             rank.state = rank.point = state
             return rank.updates
-        state = self.child(transfer, parent)
+        state = self.child(transfer, ("apply", parent))  # the same id for replicas that take update_s over it
+        if not rank.update_s:
+            transfer.children[parent] = state
         rank.state = rank.point = state
         divisor = command.divisor or transfer.samples
         row = (state, parent, transfer.id, -1, transfer.samples, divisor, command.scale)
@@ -233,6 +235,10 @@ class Simulation:
     def merge(self, rank: Rank, command: cmd.Merge) -> Any:
         """Mix the reduced parameters into the replica; its optimizer state stays its own."""
         transfer: Transfer = command.handle  # type: ignore[assignment]
+        if not transfer.done:
+            raise ProgramError(
+                f"{self.algorithm.name}: {rank.name} merges transfer {transfer.id} before it is complete"
+            )
         parent = rank.state
         state = self.child(transfer, ("merge", parent))
         anchor = rank.anchor if command.anchored else -1
@@ -265,7 +271,12 @@ class Simulation:
 
     def discard(self, rank: Rank, command: cmd.Discard) -> int:
         """Drop what will never be used: the own accumulator, or a pushed gradient at the server."""
-        reason = DiscardReason[command.reason.upper().replace("-", "_")]
+        try:
+            reason = DiscardReason[command.reason.upper().replace("-", "_")]
+        except KeyError:
+            raise ProgramError(
+                f"{self.algorithm.name}: {rank.name} discards for the unknown reason {command.reason!r}"
+            ) from None
         if command.handle is None:
             return self.drop(rank, reason) if rank.slot >= 0 else 0
         transfer: Transfer = command.handle  # type: ignore[assignment]

@@ -35,8 +35,7 @@ class Server:
 
     def start(self) -> None:
         """Run the server's program until it listens."""
-        batches = tuple(self.sim.cluster.training.global_batch_samples for _ in range(1))
-        self.rank.program = self.sim.algorithm.server(cmd.ServerPort(n=self.sim.n, batches=batches))
+        self.rank.program = self.sim.algorithm.server(cmd.ServerPort(n=self.sim.n, batches=self.sim.batches))
         self.rank.send = self.rank.program.send
         self.sim.resume(self.rank, None)
 
