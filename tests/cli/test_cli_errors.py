@@ -91,7 +91,8 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(
         assert "no result of hetsim" in refused(capsys, *command, "-o", full, "--force")
         assert "is a file" in refused(capsys, *command, "-o", file)
         assert "there is no folder" in refused(capsys, *command, "-o", tmp_path / "no" / "where")
-        assert "cannot be written" in refused(capsys, *command, "-o", "/proc/hetsim-out")
+        if Path("/proc/self").exists():  # a folder in which not even root can create one
+            assert "cannot be written" in refused(capsys, *command, "-o", "/proc/hetsim-out")
     assert (full / "mine.txt").read_text(encoding="utf-8") == "keep me"
     assert "exists" in refused(capsys, "init", "--gpus", "T4:2", "-o", file)
 
