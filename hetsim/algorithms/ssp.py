@@ -10,7 +10,7 @@ from pydantic import Field
 from hetsim.algorithms.base import Algorithm, Options, Program
 from hetsim.commands import Message, Port, ServerPort
 from hetsim.errors import ScheduleError
-from hetsim.schedule.kinds import Kind
+from hetsim.schedule.kinds import Kind, Payload
 from hetsim.schedule.table import Schedule
 
 
@@ -19,7 +19,7 @@ class SspOptions(Options):
 
     staleness: int = Field(3, ge=0, le=1_000_000, description="s, clocks a worker may be ahead of the slowest")
     server_update: Literal["arrival", "clock"] = Field(
-        "arrival", description="apply each gradient as it arrives, or a whole clock's gradients together"
+        "arrival", description="apply each gradient as it arrives, or a clock's together once all are there, each over the clock's samples"
     )
 
 
@@ -27,7 +27,8 @@ class Ssp(Algorithm, name="ssp"):
     """Stale synchronous parallel: ASGD in which a worker starts clock c only while c - (slowest clock) ≤ s.
 
     Under a constant skew everybody ends up waiting for the slowest: n·b / (max t_i(b) + t_pull + t_push) samples/s. With s = 0 this is BSP
-    without momentum at lr/n (every arrival is a step), or with `server_update: clock`, where the server applies the sum of a clock.
+    without momentum at lr/n (every arrival is a step). With `server_update: clock` the server holds a clock's gradients until all are there
+    and steps on each over the clock's samples: their weighted mean where the optimizer has no momentum [our choice: one step per push].
     """
 
     source = "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NeurIPS"
@@ -51,15 +52,25 @@ class Ssp(Algorithm, name="ssp"):
         """Apply gradients; answer a pull once its worker is at most s clocks ahead."""
         clocks = [0] * s.n
         held: list[Message] = []
+        waiting: dict[int, list[Message]] = {}  # clock -> gradients of it, until all are there
+        over = False
         while True:
             message = yield s.receive()
             if message.kind == "push":
-                yield s.apply(message)
+                together = [message]
+                if self.options.server_update == "clock":
+                    together = waiting.setdefault(clocks[message.worker], [])
+                    together.append(message)
+                if len(together) == s.n or self.options.server_update == "arrival":
+                    waiting.pop(clocks[message.worker], None)
+                    for push in together:
+                        yield s.apply(push, divisor=sum(m.samples for m in together))
                 clocks[message.worker] += 1
             else:
                 held.append(message)
             slowest = min(clocks)
-            ready = [m for m in held if message.stop or clocks[m.worker] - slowest <= self.options.staleness]
+            over = over or message.stop  # who has left pushes no more: nobody may be held for it
+            ready = [m for m in held if over or clocks[m.worker] - slowest <= self.options.staleness]
             held = [m for m in held if m not in ready]
             for pull in ready:
                 yield s.reply(pull)
@@ -67,18 +78,15 @@ class Ssp(Algorithm, name="ssp"):
     def check(self, schedule: Schedule) -> None:
         """When a worker starts clock c, no other worker that still runs has pushed fewer than c - s gradients."""
         clocks = np.zeros(schedule.n, np.int64)
-        steps = schedule.rows(Kind.STEP)
+        reduces = schedule.rows(Kind.REDUCE)
+        pushes = reduces[schedule.code[reduces] == Payload.GRADIENT]
         copies = schedule.rows(Kind.COPY)
-        owner = np.full(int(schedule.source.max(initial=-1)) + 1, -1)
-        joins = schedule.rows(Kind.JOIN)
-        owner[schedule.source[joins]] = schedule.worker[joins]
-        total = len(steps)
-        applied = 0
-        for row in sorted([*steps.tolist(), *copies.tolist()]):
-            if schedule.kind[row] == Kind.STEP:
-                clocks[owner[schedule.source[row]]] += 1
-                applied += 1
-            elif applied < total - schedule.n:  # at the end of the budget everybody is let go
+        total, pushed = len(pushes), 0
+        for row in sorted([*pushes.tolist(), *copies.tolist()]):
+            if schedule.kind[row] == Kind.REDUCE:
+                clocks[schedule.worker[row]] += 1
+                pushed += 1
+            elif pushed < total - schedule.n:  # at the end of the budget everybody is let go
                 ahead = int(clocks[schedule.worker[row]] - clocks.min())
                 if ahead > self.options.staleness:
                     raise ScheduleError(f"ssp: {ahead} clocks ahead of the slowest, promised {self.options.staleness}")
