@@ -106,13 +106,14 @@ class Server:
             self.sim.resume(self.rank, self.message())
 
     def message(self) -> cmd.Message:
-        """Take the next message out of the inbox."""
+        """Take the next message out of the inbox. Recorded is its transfer t, as -1 - t once the run is over."""
         _, _, _, transfer = heapq.heappop(self.inbox)
         if not self.inbox:
             self.ties.clear()
-        self.sim.log.outcomes[self.rank.rank].append(transfer.id)
+        over = self.over
+        self.sim.log.outcomes[self.rank.rank].append(-1 - transfer.id if over else transfer.id)
         kind: Any = transfer.kind
-        return cmd.Message(kind, transfer.worker, transfer.samples, transfer, self.over)
+        return cmd.Message(kind, transfer.worker, transfer.samples, transfer, over)
 
     @property
     def over(self) -> bool:
