@@ -8,6 +8,7 @@ rate is integrated exactly. Passes that feed a streamed collective also have mil
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from simpy.events import NORMAL, URGENT
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
 
 
+by_name = attrgetter("order")
+
+
 class Changes:
     """What makes passes slower while they run, and the passes that have to follow."""
 
@@ -28,14 +32,15 @@ class Changes:
         self.overlap = cluster.network.overlap_slowdown if simulation.n > 1 else 1.0
         self.profiles = [SpeedProfile(w.slowdowns) for w in cluster.workers]
         network = cluster.network
-        links = (*network.links, *network.node_links.values())
+        links = (*network.links, *network.node_links.values(), *([network.intra_node] if network.intra_node else []))
+        self.everybody: list[Rank] = []
         self.any = (
             self.overlap != 1.0 or any(w.slowdowns for w in cluster.workers) or any(link.changes for link in links)
         )
 
     def schedule(self) -> None:
         """Put every worker's next change of speed on the clock."""
-        for rank in self.sim.ranks:
+        for rank in sorted(self.sim.ranks, key=by_name):  # what ends at one instant is settled by name
             rank.slowdown = self.profiles[rank.rank].factor(0.0)
             self.schedule_next(rank)
 
@@ -56,11 +61,18 @@ class Changes:
         """A collective of these members starts (+1) or ends (-1)."""
         if self.overlap == 1.0:
             return
-        for member in members:
-            rank = self.sim.ranks[member]
+        for rank in self.named(members):
             self.settle(rank)
             rank.in_flight += step
             self.arm(rank)
+
+    def named(self, members: tuple[int, ...]) -> list[Rank]:
+        """These workers in order of name; remembered for everybody."""
+        if members is self.sim.collectives.everybody:
+            if not self.everybody:
+                self.everybody = sorted(self.sim.ranks, key=by_name)
+            return self.everybody
+        return sorted((self.sim.ranks[member] for member in members), key=by_name)
 
     # ---- one pass --------------------------------------------------------------------------------------------------------
 
