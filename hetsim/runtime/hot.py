@@ -18,7 +18,7 @@ from hetsim import commands as cmd
 from hetsim.errors import ProgramError
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
 from hetsim.schedule.kinds import WaitCause
-from hetsim.schedule.log import ROW
+from hetsim.schedule.log import JOINED, JOINED_AT, ROW
 
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
@@ -35,6 +35,7 @@ def inner_loop(
     env, log, dispenser = sim.env, sim.log, sim.dispenser
     queue, next_id = env._queue, env._eid  # what env.schedule does, without the call
     pack, row_bytes, block, block_end = ROW.pack_into, ROW.size, log.block, log.end
+    join_into = JOINED.pack_into
     handlers, begin = sim.handlers, sim.changes.begin
     varying = sim.varying
     open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
@@ -52,7 +53,7 @@ def inner_loop(
 
     next_slot = 0
 
-    def resume(rank: Rank, value: Any) -> None:
+    def resume(rank: Rank, value: Any, alone_until: int = -1) -> None:
         send = rank.send
         spins = 0
         while spins < MOST_AT_ONE_INSTANT:
@@ -109,10 +110,13 @@ def inner_loop(
                         now = env._now
                         slot, held = rank.slot, rank.held
                         at = log.at
-                        pack(block, at, 1, rank.rank, now, now, -1, -1, transfer.id, slot, held, 0, 1.0, 0)
-                        log.at = at = at + row_bytes
-                        if at == block_end:
-                            log.flush()
+                        if at == alone_until:  # nothing since its gradient: both in one row
+                            join_into(block, at - row_bytes + JOINED_AT, held, transfer.id)
+                        else:
+                            pack(block, at, now, now, held, 0, 1.0, transfer.id, rank.rank, -1, -1, slot, 1, 0)
+                            log.at = at = at + row_bytes
+                            if at == block_end:
+                                log.flush()
                         rank.sent = (transfer.id, slot, held)
                         rank.slot = -1
                         rank.held = 0
@@ -160,11 +164,12 @@ def inner_loop(
         rank.held += samples
         now = env._now
         at = log.at
-        pack(block, at, 0, rank.rank, begun, now, rank.point, -1, -1, slot, samples, first, 1.0, 0)
+        pack(block, at, begun, now, samples, first, 1.0, -1, rank.rank, rank.point, -1, slot, 0, 0)
         log.at = at = at + row_bytes
         if at == block_end:
             log.flush()
-        resume(rank, new(Computed, (samples, now - begun)))
+            at = -1
+        resume(rank, new(Computed, (samples, now - begun)), at)
 
     def complete(transfer: Transfer, result: Any) -> None:
         transfer.done, transfer.result = True, result

@@ -1,7 +1,9 @@
 """The recorder: one packed row per operation, in the order in which things happened.
 
 `struct.pack_into` into a fixed block costs a fifth of a microsecond per row and no conversion afterwards (appending to Python lists
-and converting costs twice that), which is what lets the full Schedule be recorded at simulation speed.
+and converting costs twice that), which is what lets the full Schedule be recorded at simulation speed. What always comes together is
+kept together and only taken apart by `columns`, in numpy: a worker that joins a transfer at the end of a gradient leaves both in one
+row, and the waits that end in one release are one record.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from numpy.typing import NDArray
 
 from hetsim.schedule.kinds import Kind, WaitCause
 
-ROW = struct.Struct("<biddiiiiqqdb")
 DTYPE = np.dtype(
     [
         ("kind", "<i1"),
@@ -31,9 +32,35 @@ DTYPE = np.dtype(
         ("scale", "<f8"),
         ("code", "<i1"),
     ]
+)  # the columns of a Schedule
+ROW = struct.Struct("<ddqqdiiiiibbxx")  # a row in the making: wide fields first, so that every one is aligned
+_PLACES = {
+    "start_s": 0,
+    "end_s": 8,
+    "samples": 16,
+    "first": 24,
+    "scale": 32,
+    "source": 40,
+    "worker": 44,
+    "state": 48,
+    "parent": 52,
+    "slot": 56,
+    "kind": 60,
+    "code": 61,
+}
+RAW = np.dtype(
+    {
+        "names": list(_PLACES),
+        "formats": [DTYPE[name] for name in _PLACES],
+        "offsets": list(_PLACES.values()),
+        "itemsize": ROW.size,
+    }
 )
-assert DTYPE.itemsize == ROW.size
-BLOCK_ROWS = 16_384
+# A worker that joins a transfer at the end of a gradient: the samples and the transfer of the JOIN go into the GRAD row, in
+# `scale` and `source`, which a gradient has no use for.
+JOINED = struct.Struct("<di")
+JOINED_AT = _PLACES["scale"]
+BLOCK_ROWS = 2_048  # 128 kB: what `columns` takes apart stays in the second-level cache
 
 
 class Log:
@@ -49,10 +76,10 @@ class Log:
         self.end = ROW.size * BLOCK_ROWS
         self.polls = [bytearray() for _ in range(workers)]
         self.outcomes = [array("d") for _ in range(workers)]
-        self._releases: list[tuple[int, float, int, int]] = []
-        self._counts: list[int] = []
-        self._released: list[int] = []
-        self._since: list[float] = []
+        # row it comes before, time, source, cause, how many wake
+        self._releases: list[tuple[int, float, int, int, int]] = []
+        self._released = array("i")
+        self._since = array("d")
         self._causes: dict[tuple[int, int], str] = {}
 
     def add(
@@ -72,7 +99,7 @@ class Log:
     ) -> None:
         """Append one row; see `hetsim.schedule.kinds` for the meaning of the columns."""
         ROW.pack_into(
-            self.block, self.at, kind, worker, start_s, end_s, state, parent, source, slot, samples, first, scale, code
+            self.block, self.at, start_s, end_s, samples, first, scale, source, worker, state, parent, slot, kind, code
         )
         self.at += ROW.size
         if self.at == self.end:
@@ -80,26 +107,29 @@ class Log:
 
     def flush(self) -> None:
         """Put the full block aside."""
-        self._blocks.append(np.frombuffer(bytes(self.block[: self.at]), dtype=DTYPE))
+        self._blocks.append(np.frombuffer(bytes(memoryview(self.block)[: self.at]), dtype=RAW))
         self.at = 0
 
     def released(
         self, now_s: float, source: int, ranks: list[Any], since_s: list[float], cause: int, causes: dict[int, str]
     ) -> None:
         """Many workers wake at once: kept as one record, expanded into WAIT rows at this place by `columns`."""
-        self._releases.append((len(self._blocks) * BLOCK_ROWS + self.at // ROW.size, now_s, source, cause))
-        self._released += [rank.rank for rank in ranks]
-        self._since += since_s
-        self._counts.append(len(ranks))
+        place = len(self._blocks) * BLOCK_ROWS + self.at // ROW.size
         for rank, why in causes.items():
-            self._causes[len(self._counts) - 1, rank] = why
+            self._causes[len(self._releases), rank] = why
+        self._releases.append((place, now_s, source, cause, len(ranks)))
+        self._released.extend([rank.rank for rank in ranks])
+        self._since.extend(since_s)
 
     def _waits(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Row positions and WAIT rows of all releases."""
-        counts = np.array(self._counts, np.int64)
-        place, now_s, source, cause = (np.repeat(np.array(c), counts) for c in zip(*self._releases, strict=True))
-        rows = np.zeros(len(place), DTYPE)
-        rows["kind"], rows["worker"], rows["start_s"], rows["end_s"] = Kind.WAIT, self._released, self._since, now_s
+        if not self._releases:
+            return np.zeros(0, np.int64), np.zeros(0, RAW)
+        *columns, counts = (np.array(column) for column in zip(*self._releases, strict=True))
+        place, now_s, source, cause = (np.repeat(column, counts) for column in columns)
+        rows = np.zeros(len(place), RAW)
+        rows["kind"], rows["end_s"] = Kind.WAIT, now_s
+        rows["worker"], rows["start_s"] = self._released, self._since
         rows["state"] = rows["parent"] = rows["slot"] = -1
         rows["source"], rows["scale"], rows["code"] = source, 1.0, cause
         if self._causes:
@@ -111,15 +141,56 @@ class Log:
         return place[real].astype(np.int64), rows[real]
 
     def __len__(self) -> int:
+        """Rows packed so far; what `columns` gives has more."""
         return len(self._blocks) * BLOCK_ROWS + self.at // ROW.size
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Every column as a contiguous array, rows in the order of `seq`. The log is emptied to save memory."""
+        """Every column as a contiguous array, rows in the order of `seq`. The log is emptied on the way to save memory."""
         self.flush()
-        blocks, self._blocks = self._blocks, []
-        places, waits = self._waits() if self._releases else (np.zeros(0, np.int64), np.zeros(0, DTYPE))
-        out = {}
-        for name in DTYPE.names or ():
-            column = np.concatenate([b[name] for b in blocks])
-            out[name] = np.insert(column, places, waits[name]) if len(places) else column
+        places, waits = self._waits()
+        blocks, self._blocks = self._blocks[::-1], []
+        total = len(waits) + sum(len(block) + int(np.count_nonzero(_joined(block))) for block in blocks)
+        out = {name: np.empty(total, DTYPE[name]) for name in DTYPE.names or ()}
+        done = packed = woven = 0
+        while blocks:
+            block = blocks.pop()
+            last = len(waits) if not blocks else int(np.searchsorted(places, packed + len(block)))
+            rows = _apart(block, places[woven:last] - packed, waits[woven:last])
+            for name, column in out.items():
+                column[done : done + len(rows)] = rows[name]
+            done, packed, woven = done + len(rows), packed + len(block), last
         return out
+
+
+def _joined(block: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows are a gradient with the JOIN that follows it."""
+    return np.asarray((block["kind"] == Kind.GRAD) & (block["source"] >= 0))
+
+
+def _apart(block: NDArray[Any], places: NDArray[np.int64], waits: NDArray[Any]) -> NDArray[Any]:
+    """The rows of a block one by one: JOIN after its GRAD, waits before the row they are placed at."""
+    size, joined = len(block), _joined(block)
+    joins_before = np.concatenate(([0], np.cumsum(joined)))
+    if not joins_before[-1] and not len(waits):
+        return block
+    waits_before = np.cumsum(np.bincount(places, minlength=size + 1))[:size]
+    own = np.arange(size) + joins_before[:-1] + waits_before
+    joins = own[joined] + 1
+    order = np.empty(size + len(joins) + len(waits), np.intp)
+    order[own] = np.arange(size)
+    order[joins] = np.flatnonzero(joined)
+    order[places + joins_before[places] + np.arange(len(waits))] = size + np.arange(len(waits))
+    words = np.concatenate((_words(block), _words(waits)))  # moved as whole rows, not field by field
+    rows = words.take(order, axis=0).reshape(-1).view(RAW)
+    rows["kind"][joins] = Kind.JOIN
+    rows["start_s"][joins] = rows["end_s"][joins]
+    rows["samples"][joins] = rows["scale"][joins]
+    rows["state"][joins] = -1
+    rows["first"][joins] = 0
+    rows["source"][joins - 1] = -1
+    rows["scale"][joins - 1] = rows["scale"][joins] = 1.0
+    return rows
+
+
+def _words(rows: NDArray[Any]) -> NDArray[np.int64]:
+    return rows.view(np.int64).reshape(-1, ROW.size // 8)
