@@ -1,5 +1,6 @@
 """The invariants every Schedule keeps, predicted or measured, checked when it is built or loaded.
 
+columns   of one length, every code and number known, the ids that a row needs are there
 samples   every one handed out is in exactly one applied update, still in flight at the end, or discarded with a reason; ranges are
           disjoint, without gaps, and never cross an epoch's end
 causality nothing uses a gradient or parameters before they were computed
@@ -16,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.errors import ScheduleError
-from hetsim.schedule.kinds import Kind
+from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, Payload, PointRule, StepRule, WaitCause
+from hetsim.schedule.log import DTYPE
 
 if TYPE_CHECKING:
     from hetsim.schedule.table import Schedule
@@ -34,6 +36,7 @@ class SampleAccount:
 
 def check(schedule: Schedule) -> SampleAccount:
     """Raise ScheduleError at the first broken invariant; return where the samples went."""
+    check_columns(schedule)
     check_clock(schedule)
     check_ranges(schedule)
     check_causality(schedule)
@@ -43,6 +46,50 @@ def check(schedule: Schedule) -> SampleAccount:
 def _fail(rows: NDArray[Any], text: str) -> None:
     if len(rows):
         raise ScheduleError(f"row {int(rows[0])}: {text}" + (f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""))
+
+
+_IDS = {  # what a row of each kind cannot do without
+    Kind.GRAD: ("state", "slot"),
+    Kind.JOIN: ("source",),
+    Kind.REDUCE: ("source",),
+    Kind.STEP: ("state", "parent"),
+    Kind.MIX: ("state", "parent", "source"),
+    Kind.COPY: ("state", "source"),
+    Kind.PREDICT: ("state", "parent", "source"),
+}
+_CODES = {
+    Kind.REDUCE: Payload,
+    Kind.STEP: StepRule,
+    Kind.MIX: MixRule,
+    Kind.PREDICT: PointRule,
+    Kind.DISCARD: DiscardReason,
+    Kind.WAIT: WaitCause,
+}
+
+
+def check_columns(s: Schedule) -> None:
+    """Every number is one that can stand there, so that what follows (and every executor) may index with it."""
+    if s.header.dataset_samples < 1 or not s.n:
+        raise ScheduleError("a schedule needs workers and a data set with samples")
+    lengths = {len(getattr(s, name)) for name in DTYPE.names or ()}
+    if len(lengths) != 1:
+        raise ScheduleError(f"columns of unequal length: {sorted(lengths)}")
+    _fail(np.flatnonzero((s.kind < 0) | (s.kind > max(Kind))), "a kind of row that is not known")
+    _fail(np.flatnonzero((s.worker < -1) | (s.worker > s.n - (not s.header.server))), "no such worker")
+    _fail(np.flatnonzero((s.worker < 0) & (s.kind != Kind.REDUCE)), "done by nobody")
+    _fail(np.flatnonzero(~np.isfinite(s.scale)), "a weight that is not finite")
+    _fail(np.flatnonzero(s.samples < 0), "fewer than no samples")
+    for name in ("state", "parent", "source", "slot"):
+        column = getattr(s, name)
+        _fail(np.flatnonzero(column < -1), f"{name} below -1")
+        _fail(np.flatnonzero(column > len(s)), f"{name} beyond what so few rows can number")
+    for kind, names in _IDS.items():
+        rows = s.rows(kind)
+        for name in names:
+            _fail(rows[getattr(s, name)[rows] < 0], f"{kind.name} without its {name}")
+    for kind, codes in _CODES.items():
+        rows = s.rows(kind)
+        _fail(rows[(s.code[rows] < 0) | (s.code[rows] > max(codes))], f"{kind.name} with a code that is not known")
 
 
 def check_clock(s: Schedule) -> None:
@@ -126,7 +173,7 @@ def account(s: Schedule) -> SampleAccount:
     if len(u):
         if np.any(np.diff(np.sort(u.source)) == 0):
             raise ScheduleError("a transfer is applied in two different updates")
-        parts = np.add.reduceat(u.part_samples, u.begin[:-1]) if len(u.part_samples) else np.zeros(len(u))
+        parts = np.diff(np.concatenate(([0], np.cumsum(u.part_samples)))[u.begin])  # an update may have none
         _fail(u.row[parts != u.samples], "an update's samples are not those of its contributions")
     grads = s.rows(Kind.GRAD)
     slots = int(s.slot.max(initial=-1)) + 1

@@ -89,7 +89,7 @@ def load(path: str | Path) -> Schedule:
             outcomes=tuple(array("d", _unpack(o)) for o in fields["outcomes"]),
             **columns,
         )
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, zlib.error, pa.ArrowException) as error:
         raise ScheduleError(f"{path}: damaged schedule ({type(error).__name__}: {error})") from None
     check(schedule)
     return schedule
