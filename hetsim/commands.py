@@ -35,6 +35,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 What = Literal["gradients", "parameters"]
+_new = tuple.__new__  # a NamedTuple at half the price of its own constructor
 
 
 class Handle:
@@ -47,9 +48,9 @@ class Handle:
         self.done = False
         self.result: Any = None
         self.waiters: list[Any] = []
-        self.poll = Poll(self)  # the plain commands on this handle, made once for all workers
-        self.wait = Wait(self, "")
-        self.apply = Apply(self, 1.0, 0)
+        self.poll = _new(Poll, (self,))  # the plain commands on this handle, made once for all workers
+        self.wait = _new(Wait, (self, ""))
+        self.apply = _new(Apply, (self, 1.0, 0))
 
 
 class Computed(NamedTuple):
@@ -212,14 +213,16 @@ class Port:
         self.micro_batch = micro_batch
         self.speeds = speeds
         self.max_pass = max_pass
-        self._computes: dict[tuple[int, bool], Compute] = {}
+        self._plain: dict[int, Compute] = {}
+        self._streamed: dict[int, Compute] = {}
 
     def compute(self, samples: int, stream: bool = False) -> Compute:
         """Gradient sum over the next `samples` samples at the compute point."""
+        made = self._streamed if stream else self._plain
         try:
-            return self._computes[samples, stream]
+            return made[samples]
         except KeyError:
-            command = self._computes[samples, stream] = Compute(samples, stream)
+            command = made[samples] = Compute(samples, stream)
             return command
 
     def all_reduce(

@@ -17,10 +17,13 @@ from hetsim import commands as cmd
 from hetsim.errors import ProgramError
 from hetsim.network import SharedLinks, bucket_bytes
 from hetsim.runtime.state import Alarm, Rank, Transfer
-from hetsim.schedule.kinds import Kind, Payload
+from hetsim.schedule.kinds import Payload
 
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
+
+
+new = tuple.__new__
 
 
 class Counter:
@@ -51,6 +54,8 @@ class Collectives:
         self.left_after[-1] = 0.0
         self.early = list(enumerate(self.left_after))[:-1]
         self.bucket_seconds: dict[tuple[int, ...], list[float]] = {}
+        self.seconds_of_all: list[float] | None = None
+        self.idle: list[Alarm] = []  # alarms of streamed collectives that are through, to be used again
         self.counters: dict[int, Counter] = {}
         network = simulation.cluster.network
         self.counter_latency_s = (
@@ -125,12 +130,16 @@ class Collectives:
         """All members have joined."""
         sim = self.sim
         if transfer.ready is not None:
-            seconds = self.seconds_of_buckets(transfer.members)
+            seconds = self.seconds_of_all
+            if seconds is None or transfer.members is not self.everybody:
+                seconds = self.seconds_of_buckets(transfer.members)
             ends = transfer.ready[0]
             for ready, c in zip(transfer.ready, seconds, strict=True):
                 ends = (ready if ready > ends else ends) + c
             transfer.start_s = transfer.ready[0]
-            sim.env.schedule(Alarm(sim.env, self.streamed, transfer), URGENT, max(ends - now, 0.0))
+            alarm = self.idle.pop() if self.idle else Alarm(sim.env, self.streamed)
+            alarm.subject, alarm.callbacks = transfer, alarm.call
+            sim.env.schedule(alarm, URGENT, ends - now if ends > now else 0.0)
             return
         if transfer.flow >= 0:  # streamed bucket by bucket; the last bucket becomes ready now
             return
@@ -144,6 +153,8 @@ class Collectives:
         if seconds is None:
             seconds = [self.sim.fabric.all_reduce_seconds(members, size) for size in self.buckets]
             self.bucket_seconds[members] = seconds
+            if members is self.everybody:  # found without hashing a long tuple
+                self.seconds_of_all = seconds
         return seconds
 
     def launch(self, flow: Any, token: Any) -> None:
@@ -181,21 +192,16 @@ class Collectives:
 
     def streamed(self, alarm: Alarm) -> None:
         """A streamed collective, evaluated in closed form, is through."""
+        self.idle.append(alarm)
         self.done(alarm.subject)
 
     def done(self, transfer: Transfer) -> None:
         """A collective is complete on every member."""
         sim = self.sim
-        sim.log.add(
-            Kind.REDUCE,
-            -1,
-            transfer.start_s,
-            sim.env.now,
-            source=transfer.id,
-            samples=transfer.samples,
-            code=transfer.payload,
-        )
-        sim.complete(transfer, cmd.Reduced(transfer.samples, transfer.gathered, transfer.members, transfer.stop))
+        samples = transfer.samples
+        now = sim.env._now
+        sim.log.add(2, -1, transfer.start_s, now, -1, -1, transfer.id, -1, samples, 0, 1.0, transfer.payload)
+        sim.complete(transfer, new(cmd.Reduced, (samples, transfer.gathered, transfer.members, transfer.stop)))
 
     # ---- the shared counter ----------------------------------------------------------------------------------------------
 

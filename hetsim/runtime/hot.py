@@ -39,7 +39,9 @@ def inner_loop(
     handlers, begin = sim.handlers, sim.changes.begin
     varying = sim.varying
     open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
+    find, left_after = sim.collectives.find, sim.collectives.left_after
     backward_share, alone = sim.cluster.workload.backward_share, sim.n == 1
+    prompt = not any(worker.update_s for worker in sim.cluster.workers)  # updates take no time
     Compute, Poll, Wait, AllReduce, Apply, Computed = (
         cmd.Compute,
         cmd.Poll,
@@ -55,7 +57,7 @@ def inner_loop(
 
     def resume(rank: Rank, value: Any, alone_until: int = -1) -> None:
         send = rank.send
-        spins = 0
+        spins = 0  # commands that a program could give for ever
         while spins < MOST_AT_ONE_INSTANT:
             try:
                 command = send(value)
@@ -84,8 +86,8 @@ def inner_loop(
                 alarm.callbacks = alarm.call
                 heappush(queue, (now + times[0], NORMAL, next(next_id), alarm))
                 return
-            spins += 1
             if kind is Poll:
+                spins += 1
                 value = command.handle.done
                 rank.polled(value)
                 continue
@@ -99,49 +101,69 @@ def inner_loop(
                     transfer.waiters.append(rank)
                     return
                 if transfer.kind == "all-reduce":
+                    spins += 1
                     value = transfer.result
                     continue
             elif kind is AllReduce:
                 if command is plain or (command is streamed and not varying):  # Collectives.all_reduce
                     key = rank.launches
-                    transfer = open_collectives.get(key)
-                    if transfer is not None:
-                        rank.launches = key + 1
-                        now = env._now
-                        slot, held = rank.slot, rank.held
-                        at = log.at
-                        if at == alone_until:  # nothing since its gradient: both in one row
-                            join_into(block, at - row_bytes + JOINED_AT, held, transfer.id)
+                    value = open_collectives.get(key)
+                    if value is None:
+                        spins += 1
+                        value = find(rank, None, key)
+                    rank.launches = key + 1
+                    now = env._now
+                    slot, held = rank.slot, rank.held
+                    at = log.at
+                    number = value.id
+                    if at == alone_until:  # nothing since its gradient: both in one row
+                        join_into(block, at - row_bytes + JOINED_AT, held, number)
+                    else:
+                        pack(block, at, now, now, held, 0, 1.0, number, rank.rank, -1, -1, slot, 1, 0)
+                        log.at = at = at + row_bytes
+                        if at == block_end:
+                            log.flush()
+                    rank.sent = (number, slot, held)
+                    rank.slot = -1
+                    rank.held = 0
+                    value.samples += held
+                    if command is streamed and not alone:  # Collectives.note_ready
+                        ready = value.ready
+                        streams_s = backward_share * rank.times[1]
+                        if ready is None:
+                            value.ready = [now - streams_s * left for left in left_after]
                         else:
-                            pack(block, at, now, now, held, 0, 1.0, transfer.id, rank.rank, -1, -1, slot, 1, 0)
-                            log.at = at = at + row_bytes
-                            if at == block_end:
-                                log.flush()
-                        rank.sent = (transfer.id, slot, held)
-                        rank.slot = -1
-                        rank.held = 0
-                        transfer.samples += held
-                        if command is streamed and not alone:  # Collectives.note_ready
-                            ready: Any = transfer.ready
-                            streams_s = backward_share * rank.times[1]
                             for bucket, left in early:
                                 ready_s = now - streams_s * left
                                 if ready_s > ready[bucket]:
                                     ready[bucket] = ready_s
                             ready[-1] = now
-                        transfer.missing = missing = transfer.missing - 1
-                        if not missing:
-                            del open_collectives[key]
-                            start(transfer, now)
-                        value = transfer
-                        continue
+                    value.missing = missing = value.missing - 1
+                    if not missing:
+                        del open_collectives[key]
+                        start(value, now)
+                    continue
             elif kind is Apply:
                 transfer = command.handle
-                state = transfer.children.get(rank.state)
+                parent = rank.state
+                state = transfer.children.get(parent)
                 if state is not None and not rank.update_s:  # Simulation.apply, another replica came first
                     rank.state = rank.point = state
                     rank.updates = value = rank.updates + 1
                     continue
+                if prompt and transfer.done and transfer.samples and command is transfer.apply:  # it is the first
+                    spins += 1
+                    state = transfer.children[parent] = sim.next_state
+                    sim.next_state = state + 1
+                    now, samples, at = env._now, transfer.samples, log.at
+                    pack(block, at, now, now, samples, samples, 1.0, transfer.id, rank.rank, state, parent, -1, 3, 0)
+                    log.at = at = at + row_bytes
+                    if at == block_end:
+                        log.flush()
+                    rank.state = rank.point = state
+                    rank.updates = value = rank.updates + 1
+                    continue
+            spins += 1
             handler = handlers.get(kind)
             if handler is None:
                 raise ProgramError(f"{sim.algorithm.name} yielded {command!r}, which is no command")

@@ -97,28 +97,20 @@ class Rank:
 
 
 class Transfer(Handle):
-    """A transfer as the simulator sees it: a collective, a push or a pull."""
+    """A transfer as the simulator sees it: a collective, a push or a pull.
 
-    __slots__ = (
-        "ahead",
-        "causes",
-        "children",
-        "flow",
-        "gathered",
-        "index",
-        "kind",
-        "members",
-        "missing",
-        "payload",
-        "ready",
-        "replied_s",
-        "samples",
-        "sending",
-        "snapshot",
-        "start_s",
-        "stop",
-        "worker",
-    )
+    What most transfers never change is a default of the class, since a run makes very many of them.
+    """
+
+    stop = False
+    start_s = 0.0
+    replied_s = 0.0
+    payload = 0
+    snapshot = -1
+    ready: list[float] | None = None  # streamed: when each bucket is ready everywhere
+    ahead: list[int]  # streamed with changing speeds: members still to come, per bucket
+    flow = -1  # streamed with changing speeds: buckets through; -1 where it is not
+    sending = False
 
     def __init__(self, number: int, kind: str, members: tuple[int, ...], worker: int = -1) -> None:
         super().__init__(number)
@@ -127,16 +119,7 @@ class Transfer(Handle):
         self.worker = worker
         self.missing = len(members)
         self.index = -1  # how many collectives of its group came before
-        self.gathered: dict[int, tuple[float, ...]] = {}
         self.samples = 0
         self.children: dict[Any, int] = {}  # parent state -> state, so that replicas share ids
-        self.stop = False
-        self.start_s = 0.0
-        self.replied_s = 0.0
-        self.payload = 0
+        self.gathered: dict[int, tuple[float, ...]] = {}
         self.causes: dict[int, str] = {}  # rank -> what its program puts the waiting down to, where it says
-        self.snapshot = -1
-        self.ready: list[float] | None = None  # streamed: when each bucket is ready everywhere
-        self.ahead: list[int] = []  # streamed with changing speeds: members still to come, per bucket
-        self.flow = -1  # streamed with changing speeds: buckets through; -1 where it is not
-        self.sending = False
