@@ -12,6 +12,7 @@ contend for the server at one instant, a seeded draw decides, or the first by na
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from simpy.events import NORMAL
 
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
-from hetsim.cluster.spec import Cluster
+from hetsim.cluster.spec import Cluster, Worker
 from hetsim.compute import WorkTimer, pass_model
 from hetsim.errors import DeadlockError, ProgramError
 from hetsim.network import Fabric
@@ -42,6 +43,12 @@ def share_of(total: int, names: list[str]) -> tuple[int, ...]:
     base, left = divmod(total, len(names))
     first = set(sorted(range(len(names)), key=lambda i: names[i])[:left])
     return tuple(base + (i in first) for i in range(len(names)))
+
+
+def speed_of(worker: Worker, samples: int) -> float:
+    """Samples/s of one pass; infinite where it takes no time."""
+    seconds = pass_model(worker).seconds(samples)
+    return samples / seconds if seconds else math.inf
 
 
 class Simulation:
@@ -82,7 +89,7 @@ class Simulation:
         self.server = Server(self)
         training = cluster.training
         self.batches = batches = share_of(training.global_batch_samples, names)
-        speeds = tuple(b / pass_model(w).seconds(b) if (b := max(batches[w.rank], 1)) else 0.0 for w in cluster.workers)
+        speeds = tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers)
         self.handlers: dict[type, Callable[[Rank, Any], Any]] = {}
         self.resume, self.computed, self.complete = inner_loop(self)
         for rank, worker in zip(self.ranks, cluster.workers, strict=True):
