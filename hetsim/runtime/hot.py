@@ -73,6 +73,7 @@ def inner_loop(
                 else:
                     samples = dispenser.take(samples)
                     if not samples:
+                        rank.times = (0.0, 0.0)  # no pass to stream from
                         spins += 1
                         value = Computed(0, 0.0)
                         continue
@@ -118,6 +119,7 @@ def inner_loop(
                     number = value.id
                     if at == alone_until:  # nothing since its gradient: both in one row
                         join_into(block, at - row_bytes + JOINED_AT, held, number)
+                        alone_until = -1
                     else:
                         pack(block, at, now, now, held, 0, 1.0, number, rank.rank, -1, -1, slot, 1, 0)
                         log.at = at = at + row_bytes
