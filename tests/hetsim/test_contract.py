@@ -39,7 +39,10 @@ def many(speeds: list[float], **more: Any) -> Cluster:
 
 def with_events() -> Cluster:
     c = many([40.0, 20.0, 10.0], slowdowns={0: (Slowdown(at_s=1.0, until_s=3.0, factor=3.0),)}, overlap_slowdown=1.25)
-    links = (dataclasses.replace(c.network.links[0], changes=(BandwidthChange(at_s=1.5, bytes_per_s=5e5),)), *c.network.links[1:])
+    links = (
+        dataclasses.replace(c.network.links[0], changes=(BandwidthChange(at_s=1.5, bytes_per_s=5e5),)),
+        *c.network.links[1:],
+    )
     return dataclasses.replace(c, network=dataclasses.replace(c.network, links=links))
 
 
@@ -70,7 +73,9 @@ CLUSTERS = {
     "update times": with_update_times(),
     "nodes": on_nodes(),
     "memory": many([40.0, 20.0, 10.0], caps=[3, None, 1]),
-    "free network": many([40.0, 20.0, 10.0], bandwidths=[math.inf] * 3, latency_s=0.0, server=Link(bytes_per_s=math.inf)),
+    "free network": many(
+        [40.0, 20.0, 10.0], bandwidths=[math.inf] * 3, latency_s=0.0, server=Link(bytes_per_s=math.inf)
+    ),
     "epochs": many([40.0, 20.0, 10.0], dataset_samples=37),
     "tiny data": many([40.0, 20.0, 10.0], dataset_samples=3),
 }
@@ -101,7 +106,9 @@ def sceptical(r: Result) -> None:
     for worker in range(s.n):
         parts = [x for group in spent(s, worker) for x in group]
         mine = np.flatnonzero(s.worker == worker)
-        assert math.fsum(parts) == pytest.approx(float(s.end_s[mine].max()), rel=1e-12)  # nothing missing, nothing twice
+        assert math.fsum(parts) == pytest.approx(
+            float(s.end_s[mine].max()), rel=1e-12
+        )  # nothing missing, nothing twice
     t = r.timing
     if t.window_s > 0 and t.end_s <= first_stop_s(s):  # a run too short for a rate may end after some have stopped
         update = sum(
@@ -119,7 +126,9 @@ def test_runs_and_keeps_its_promises(label: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("label", ["equal", "unequal", "one", "sixteen", "jitter", "events", "epochs", "tiny data", "update times"])
+@pytest.mark.parametrize(
+    "label", ["equal", "unequal", "one", "sixteen", "jitter", "events", "epochs", "tiny data", "update times"]
+)
 @pytest.mark.parametrize("samples", [1, 3, 10, 97])
 def test_data_ends(label: str, name: str, samples: int) -> None:
     """Ends that nothing divides, less data than workers: no hang, all of it handed out and none of it lost."""
@@ -135,7 +144,9 @@ def test_data_ends(label: str, name: str, samples: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_samples_on_four_workers(name: str) -> None:
     """One epoch of ten samples is ten samples, not twelve (a sampler that pads would repeat two)."""
-    r = simulate(many([20.0] * 4, dataset_samples=10, global_batch_samples=4, micro_batch_samples=1), name, max_samples=30)
+    r = simulate(
+        many([20.0] * 4, dataset_samples=10, global_batch_samples=4, micro_batch_samples=1), name, max_samples=30
+    )
     s = r.schedule
     grads = s.rows(Kind.GRAD)
     for epoch in range(3):
@@ -170,7 +181,11 @@ def test_any_cluster(data: st.DataObject) -> None:
     )
     name = data.draw(st.sampled_from(NAMES))
     options = data.draw(st.sampled_from([{}, *OPTIONS[name]]))
-    sceptical(simulate(c, name, options=options, max_samples=data.draw(st.integers(1, 150)), seed=data.draw(st.integers(0, 3))))
+    sceptical(
+        simulate(
+            c, name, options=options, max_samples=data.draw(st.integers(1, 150)), seed=data.draw(st.integers(0, 3))
+        )
+    )
 
 
 def literals(name: str) -> dict[str, tuple[Any, ...]]:
@@ -216,7 +231,10 @@ def test_no_option_is_without_effect(name: str, key: str) -> None:
     seen: dict[bytes, Any] = {}
     for value in literals(name)[key]:
         s = simulate(c, name, options={**COMPANIONS.get(key, {}), key: value}, updates=25).schedule
-        log = b"".join(getattr(s, column).tobytes() for column in ("kind", "end_s", "state", "parent", "code", "scale", "samples", "first"))
+        log = b"".join(
+            getattr(s, column).tobytes()
+            for column in ("kind", "end_s", "state", "parent", "code", "scale", "samples", "first")
+        )
         assert log not in seen, f"{value} does what {seen[log]} does"
         seen[log] = value
 
@@ -324,7 +342,9 @@ def test_caps_idle_with_that_cause(options: dict[str, Any]) -> None:
     if "max_local_batch" in options:
         assert sizes.max() == 3
     else:
-        assert sizes.sum(axis=1).max() < 12 + 2 * 4 * 2  # one micro-batch each under way, one more begun before the others' counts came
+        assert (
+            sizes.sum(axis=1).max() < 12 + 2 * 4 * 2
+        )  # one micro-batch each under way, one more begun before the others' counts came
 
 
 def test_out_of_data_idles_with_that_cause() -> None:
