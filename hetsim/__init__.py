@@ -15,6 +15,8 @@ hetsim.runtime      programs on a virtual clock  hetsim.convergence             
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hetsim.errors import HetsimError
@@ -64,3 +66,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps `hetsim.simulate` and `hetsim.compare` the functions, also after the submodules of that name were imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if _HOME.get(name) == f"hetsim.{name}" and isinstance(value, ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

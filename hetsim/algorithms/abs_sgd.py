@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from hetsim.algorithms.balance import Pacer
 from hetsim.algorithms.base import DelayedOptions, OneUpdateDelay, Program, Role
 from hetsim.commands import Port
 
@@ -27,6 +28,10 @@ class AbsSgdOptions(DelayedOptions):
         0, ge=0, description="trigger target_batch: samples of a batch over all workers; 0 is the global batch"
     )
     period_s: float = Field(1.0, gt=0, description="trigger period_s: least seconds between two synchronizations")
+    micro_batch: Literal["equal", "equal-time"] = Field(
+        "equal",
+        description="training.micro_batch_samples for all, or as many samples as each manages in the slowest worker's time",
+    )
     max_local_batch: int = Field(0, ge=0, description="most samples of one worker in a batch; 0 is no cap")
     max_global_batch: int = Field(0, ge=0, description="most samples of all workers in a batch; 0 is no cap")
 
@@ -53,7 +58,8 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
     max(C, g_slow) ≤ period ≤ C + g_slow.
 
     From the abstract of the paper: synchronization in the background on delayed gradients, batches that last until the next one starts. The
-    triggers, caps and compute points are our choice; `compute_point: current` is the literal reading, `local-prediction` is ours.
+    triggers, caps, micro-batches and compute points are our choice; `compute_point: current` is the literal reading,
+    `local-prediction` is ours.
     """
 
     source = "Zhou, Chen, Wu 2023, ABS-SGD (arXiv 2308.15164), by its abstract"
@@ -70,12 +76,16 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
             or (o.trigger == "min_samples" and o.min_samples_scope == "global")
         )
         plain = o.trigger == "back-to-back"
+        pace = Pacer(w.micro_batch, w.max_pass[w.rank]) if o.micro_batch == "equal-time" else None
+        micro = w.micro_batch
         sync, batch, everyone, updates = None, 0, 0, 0
         launched_s = (yield w.now()) if o.trigger == "period_s" else 0.0
         while True:
             samples = cap - batch
-            done = yield w.compute(w.micro_batch if w.micro_batch < samples else samples)
+            done = yield w.compute(micro if micro < samples else samples)
             batch += done.samples
+            if pace:
+                pace.note(done)
             if counting:
                 everyone = yield w.count(done.samples)
             if not done.samples:
@@ -93,7 +103,10 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
                 updates = yield w.apply(sync)
                 if reduced.stop:
                     return
-            sync = yield w.all_reduce()
+                if pace:
+                    pace.update(reduced)
+                    micro = pace.samples
+            sync = yield w.all_reduce(gather=pace.report() if pace else ())
             batch = 0
             if o.trigger == "period_s":
                 launched_s = yield w.now()

@@ -17,8 +17,21 @@ from functools import lru_cache
 from hetsim.commands import Computed, Reduced
 
 Line = tuple[float, float]
+FREE_SLOPE = 1e-12  # seconds per sample of a worker that takes no time: it gets what its cap allows
 REMEMBERED_SIZES = 16  # [our choice] distinct batch sizes a worker fits its line to
+PACE_BAND = 0.05  # [our choice] share by which a micro-batch must change to be changed
 SMOOTHING = 0.25  # [our choice] weight of the newest time in the moving average of one batch size
+
+
+def slowest(lines: tuple[Line, ...], batches: tuple[int, ...]) -> float:
+    """max_i t_i(b_i)."""
+    return max([a + s * b for (a, s), b in zip(lines, batches, strict=True)])
+
+
+def level(total: float, lines: tuple[Line, ...]) -> float:
+    """The time at which all finish together with fractional batches, negative ones allowed: a bound from below for any split."""
+    inverse = [1 / max(s, FREE_SLOPE) for _, s in lines]
+    return (total + sum([a * i for (a, _), i in zip(lines, inverse, strict=True)])) / sum(inverse)
 
 
 @lru_cache(maxsize=4096)
@@ -31,7 +44,7 @@ def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], 
     limits = [math.inf if c is None else float(c) for c in caps]
     if sum(limits) < total:
         limits = [math.inf] * n
-    slopes = [max(s, 1e-12) for _, s in lines]  # a free worker takes what its cap allows
+    slopes = [max(s, FREE_SLOPE) for _, s in lines]
     free = list(range(n))
     left, level = float(total), 0.0
     while free:  # water-filling: workers whose intercept lies above the level, or at their cap, leave the pool
@@ -62,28 +75,22 @@ def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], 
     return tuple(batches)
 
 
-class Balancer:
-    """One worker's view of the group's batches: reports its own line, and turns everybody's into the next batches."""
+class PassLine:
+    """One worker's own line t(b) = intercept + slope·b, from moving averages of its recent passes by batch size."""
 
-    def __init__(
-        self, batches: tuple[int, ...], caps: tuple[int | None, ...], *, dead_band: float, least: int = 1
-    ) -> None:
-        self.batches = batches
-        self.caps = caps
-        self.dead_band = dead_band
-        self.least = least
+    def __init__(self) -> None:
         self._seconds: OrderedDict[int, float] = OrderedDict()
 
-    def report(self, done: Computed) -> Line | tuple[()]:
-        """Note a pass and return (intercept, slope) of this worker's line; () before anything was measured."""
+    def note(self, done: Computed) -> None:
+        """Take a pass into account; one without samples says nothing."""
         if done.samples:
             seen = self._seconds.pop(done.samples, None)
             self._seconds[done.samples] = done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen)
             if len(self._seconds) > REMEMBERED_SIZES:
                 self._seconds.popitem(last=False)
-        return self._line()
 
-    def _line(self) -> Line | tuple[()]:
+    def line(self) -> Line | tuple[()]:
+        """(intercept, slope) by least squares; all slope where overhead and speed cannot be told apart, () before any pass."""
         points = list(self._seconds.items())
         if not points:
             return ()
@@ -94,9 +101,27 @@ class Balancer:
         newest_b, newest_t = points[-1]
         slope = sum((b - mean_b) * (t - mean_t) for b, t in points) / spread if spread else newest_t / newest_b
         intercept = mean_t - slope * mean_b
-        if n == 1 or slope <= 0 or intercept < -1e-9 * mean_t:  # nothing to tell overhead from speed: all speed
+        if n == 1 or slope <= 0 or intercept < -1e-9 * mean_t:
             return 0.0, newest_t / newest_b
         return max(intercept, 0.0), slope
+
+
+class Balancer:
+    """One worker's view of the group's batches: reports its own line, and turns everybody's into the next batches."""
+
+    def __init__(
+        self, batches: tuple[int, ...], caps: tuple[int | None, ...], *, dead_band: float, least: int = 1
+    ) -> None:
+        self.batches = batches
+        self.caps = caps
+        self.dead_band = dead_band
+        self.least = least
+        self._own = PassLine()
+
+    def report(self, done: Computed) -> Line | tuple[()]:
+        """Note a pass and return (intercept, slope) of this worker's line; () before anything was measured."""
+        self._own.note(done)
+        return self._own.line()
 
     def update(self, reduced: Reduced) -> None:
         """The next batches, the same on every rank; kept where the gain is within the dead band."""
@@ -104,7 +129,45 @@ class Balancer:
         if len(gathered) < len(self.batches):
             return
         lines: tuple[Line, ...] = tuple((gathered[r][0], gathered[r][1]) for r in range(len(self.batches)))
-        batches = balanced(sum(self.batches), lines, self.caps, self.least)
-        now, then = (max(a + s * b for (a, s), b in zip(lines, bs, strict=True)) for bs in (self.batches, batches))
-        if then < now * (1 - self.dead_band):
+        total = sum(self.batches)
+        good_enough = (1 - self.dead_band) * slowest(lines, self.batches)
+        if (
+            total and level(total, lines) >= good_enough
+        ):  # not even fractional batches without limits would be that much better
+            return
+        batches = balanced(total, lines, self.caps, self.least)
+        if slowest(lines, batches) < good_enough:
             self.batches = batches
+
+
+class Pacer:
+    """Micro-batches that take every worker as long as the slowest one's: fast workers make larger passes, not more of them.
+
+    Every worker shares what a micro-batch of the common size takes it; the largest of these is everybody's pass time, and each picks
+    the samples that it manages in that time by its own line. The choice is rank-local and needs no agreement.
+    """
+
+    def __init__(self, micro_batch: int, cap: int | None) -> None:
+        self.common = micro_batch
+        self.samples = micro_batch
+        self.cap = cap if cap is not None else math.inf
+        self._own = PassLine()
+
+    def note(self, done: Computed) -> None:
+        """Take a pass into account."""
+        self._own.note(done)
+
+    def report(self) -> tuple[float] | tuple[()]:
+        """Seconds of a micro-batch of the common size here."""
+        line = self._own.line()
+        return (line[0] + line[1] * self.common,) if line else ()
+
+    def update(self, reduced: Reduced) -> None:
+        """This worker's next micro-batch; kept where it would change by less than PACE_BAND."""
+        line = self._own.line()
+        if not line or not reduced.gathered:
+            return
+        slowest_s = max(seconds for (seconds,) in reduced.gathered.values())
+        wanted = min(max(math.floor((slowest_s - line[0]) / line[1] + 1e-9), 1), self.cap)
+        if abs(wanted - self.samples) > PACE_BAND * self.samples:
+            self.samples = int(wanted)

@@ -43,7 +43,7 @@ class LocalSgd(Algorithm, name="local-sgd"):
     def parameter_buffers(self, optimizer_states: int) -> int:
         """FedNova's weights need the parameters of the last average as well; otherwise the average is taken in place."""
         anchored = self.options.by_speed and self.options.normalise == "fednova"
-        return super().parameter_buffers(optimizer_states) + anchored
+        return int(super().parameter_buffers(optimizer_states) + anchored)
 
     def weight(self, w: Port, steps: tuple[int, ...]) -> float:
         """FedNova's weight of this worker's parameters, from everybody's planned steps."""

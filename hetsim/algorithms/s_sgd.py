@@ -33,9 +33,10 @@ class SSgd(Algorithm, name="s-sgd"):
     def worker(self, w: Port) -> Program:
         """Compute, reduce, wait, apply."""
         overlap = self.options.overlap
+        compute, launch = w.compute(w.batch, overlap), w.all_reduce(stream=overlap)  # the same in every iteration
         while True:
-            yield w.compute(w.batch, overlap)
-            sync = yield w.all_reduce(stream=overlap)
+            yield compute
+            sync = yield launch
             reduced = yield w.wait(sync)
             yield w.apply(sync)
             if reduced.stop:

@@ -19,7 +19,8 @@ class SspOptions(Options):
 
     staleness: int = Field(3, ge=0, le=1_000_000, description="s, clocks a worker may be ahead of the slowest")
     server_update: Literal["arrival", "clock"] = Field(
-        "arrival", description="apply each gradient as it arrives, or a clock's together once all are there, each over the clock's samples"
+        "arrival",
+        description="apply each gradient as it arrives, or a clock's together once all are there, each over the clock's samples",
     )
 
 

@@ -19,6 +19,9 @@ from hetsim.network.fairness import max_min_rates
 from hetsim.network.transfer import LinkId, Transfer
 
 
+MOST_KNOWN = 4096  # mixtures of transfers whose rates are remembered [our choice]
+
+
 @dataclass(slots=True, eq=False)
 class _Flow:
     """A transfer in progress; `left_bytes` are left at `anchor_s`, from which it flows at `rate`."""
@@ -59,6 +62,8 @@ class SharedLinks:
         self._users: dict[LinkId, dict[_Flow, None]] = {}  # who flows over a link; ordered, for reproducible rounding
         self._change_s = math.inf  # the next change of a capacity; inf when nothing flows
         self._finished: list[Any] = []
+        self._known: dict[tuple[int, ...], tuple[tuple[Transfer, ...], list[float]]] = {}  # by identity: rates met before
+        self._known_at: list[float] = []  # the capacities these hold for
 
     def start(self, now: float, transfer: Transfer, token: object) -> None:
         """Begin a transfer; `token` comes back from `advance` when it is through. `now` is never before the last time seen."""
@@ -196,9 +201,19 @@ class SharedLinks:
         if len(flows) == 1:
             flows[0].flow_at(self.fabric.rate(flows[0].transfer, at), at)
         elif flows:
-            rates = max_min_rates([flow.transfer.crossings for flow in flows], self.fabric.capacities(at))
+            rates = self._rates(tuple([flow.transfer for flow in flows]), self.fabric.capacities(at))
             for flow, rate in zip(flows, rates, strict=True):
                 flow.flow_at(rate, at)
+
+    def _rates(self, transfers: tuple[Transfer, ...], capacities: list[float]) -> list[float]:
+        """Max-min rates, remembered: a parameter server meets the same few mixtures again and again."""
+        if capacities is not self._known_at or len(self._known) > MOST_KNOWN:
+            self._known, self._known_at = {}, capacities
+        key = tuple(map(id, transfers))  # the fabric makes each transfer once; the entry keeps them alive
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = transfers, max_min_rates([t.crossings for t in transfers], capacities)
+        return known[1]
 
 
 def _begin(token: object, transfer: Transfer, order: int, at: float) -> _Flow:

@@ -94,11 +94,18 @@ def test_a_slow_worker_leaves_its_share_of_the_server_to_the_others() -> None:
 
 
 def test_up_and_down_do_not_disturb_each_other() -> None:
-    star = fabric(Link(bytes_per_s=10.0), server=Link(bytes_per_s=10.0))
+    star = fabric(Link(bytes_per_s=10.0), Link(bytes_per_s=10.0), server=Link(bytes_per_s=10.0))
     links = SharedLinks(star)
     links.start(0.0, star.push(0, 100.0), "push")
     links.start(0.0, star.pull(0, 100.0), "pull")
     assert run(links) == [("push", 10.0), ("pull", 10.0)]
+
+
+def test_one_worker_is_its_own_server() -> None:
+    star = fabric(Link(bytes_per_s=10.0, latency_s=1.0), server=Link(bytes_per_s=10.0))
+    links = SharedLinks(star)
+    links.start(0.0, star.push(0, 100.0), "push")
+    assert run(links) == [("push", 0.0)]
 
 
 def test_a_latency_occupies_nothing() -> None:
