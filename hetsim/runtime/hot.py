@@ -7,6 +7,7 @@ handlers of `hetsim.runtime.driver`, which define the meaning; each shortcut bel
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from heapq import heappush
 from operator import attrgetter
@@ -18,7 +19,7 @@ from hetsim import commands as cmd
 from hetsim.errors import ProgramError
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
 from hetsim.schedule.kinds import WaitCause
-from hetsim.schedule.log import JOINED, JOINED_AT, ROW
+from hetsim.schedule.log import GRAD, JOINED, JOINED_AT, ROW
 
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
@@ -35,7 +36,7 @@ def inner_loop(
     env, log, dispenser = sim.env, sim.log, sim.dispenser
     queue, next_id = env._queue, env._eid  # what env.schedule does, without the call
     pack, row_bytes, block, block_end = ROW.pack_into, ROW.size, log.block, log.end
-    join_into = JOINED.pack_into
+    join_into, grad_into = JOINED.pack_into, GRAD.pack_into
     handlers, begin = sim.handlers, sim.changes.begin
     varying = sim.varying
     open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
@@ -54,6 +55,9 @@ def inner_loop(
     new = tuple.__new__
 
     next_slot = 0
+    normal = NORMAL
+    everybody = sorted(sim.ranks, key=by_name)
+    everybody_numbers = array("i", [rank.rank for rank in everybody])
 
     def resume(rank: Rank, value: Any, alone_until: int = -1) -> None:
         send = rank.send
@@ -84,8 +88,8 @@ def inner_loop(
                     begin(rank, times[0], command.stream)
                     return
                 alarm = rank.alarm
-                alarm.callbacks = alarm.call
-                heappush(queue, (now + times[0], NORMAL, next(next_id), alarm))
+                alarm.callbacks = fire
+                heappush(queue, (now + times[0], normal, next(next_id), alarm))
                 return
             if kind is Poll:
                 spins += 1
@@ -118,10 +122,10 @@ def inner_loop(
                     at = log.at
                     number = value.id
                     if at == alone_until:  # nothing since its gradient: both in one row
-                        join_into(block, at - row_bytes + JOINED_AT, held, number)
+                        join_into(block, at - row_bytes + JOINED_AT, number, held)
                         alone_until = -1
                     else:
-                        pack(block, at, now, now, held, 0, 1.0, number, rank.rank, -1, -1, slot, 1, 0)
+                        pack(block, at, now, now, held, 0, rank.rank, -1, slot, number, 1.0, -1, 1, 0)
                         log.at = at = at + row_bytes
                         if at == block_end:
                             log.flush()
@@ -158,7 +162,7 @@ def inner_loop(
                     state = transfer.children[parent] = sim.next_state
                     sim.next_state = state + 1
                     now, samples, at = env._now, transfer.samples, log.at
-                    pack(block, at, now, now, samples, samples, 1.0, transfer.id, rank.rank, state, parent, -1, 3, 0)
+                    pack(block, at, now, now, samples, samples, rank.rank, state, -1, transfer.id, 1.0, parent, 3, 0)
                     log.at = at = at + row_bytes
                     if at == block_end:
                         log.flush()
@@ -188,7 +192,7 @@ def inner_loop(
         rank.held += samples
         now = env._now
         at = log.at
-        pack(block, at, begun, now, samples, first, 1.0, -1, rank.rank, rank.point, -1, slot, 0, 0)
+        grad_into(block, at, begun, now, samples, first, rank.rank, rank.point, slot)
         log.at = at = at + row_bytes
         if at == block_end:
             log.flush()
@@ -198,8 +202,11 @@ def inner_loop(
     def complete(transfer: Transfer, result: Any) -> None:
         transfer.done, transfer.result = True, result
         waiters = transfer.waiters
-        if len(waiters) > 1:
+        if len(waiters) == sim.n:
+            waiters, numbers = everybody, everybody_numbers
+        else:
             waiters.sort(key=by_name)
+            numbers = array("i", [rank.rank for rank in waiters])
         now, number = env._now, transfer.id
         if transfer.kind == "pull":
             for rank in waiters:
@@ -209,9 +216,10 @@ def inner_loop(
             return
         if waiters:
             cause = WaitCause.PUSH if transfer.kind == "push" else WaitCause.COLLECTIVE
-            log.released(now, number, waiters, [rank.since_s for rank in waiters], cause, transfer.causes)
+            log.released(now, number, numbers, [rank.since_s for rank in waiters], cause, transfer.causes)
         for rank in waiters:
             rank.waiting = None
             resume(rank, result)
 
+    fire: list[Any] = [computed]
     return resume, computed, complete

@@ -33,18 +33,18 @@ DTYPE = np.dtype(
         ("code", "<i1"),
     ]
 )  # the columns of a Schedule
-ROW = struct.Struct("<ddqqdiiiiibbxx")  # a row in the making: wide fields first, so that every one is aligned
+ROW = struct.Struct("<ddqqiiiidibbxx")  # a row in the making, every field aligned
 _PLACES = {
     "start_s": 0,
     "end_s": 8,
     "samples": 16,
     "first": 24,
-    "scale": 32,
-    "source": 40,
-    "worker": 44,
-    "state": 48,
-    "parent": 52,
-    "slot": 56,
+    "worker": 32,
+    "state": 36,
+    "slot": 40,
+    "source": 44,
+    "scale": 48,
+    "parent": 56,
     "kind": 60,
     "code": 61,
 }
@@ -56,10 +56,12 @@ RAW = np.dtype(
         "itemsize": ROW.size,
     }
 )
-# A worker that joins a transfer at the end of a gradient: the samples and the transfer of the JOIN go into the GRAD row, in
-# `scale` and `source`, which a gradient has no use for.
-JOINED = struct.Struct("<di")
-JOINED_AT = _PLACES["scale"]
+GRAD = struct.Struct("<ddqqiii")  # the fields up to `slot`; the others are in the block as a gradient has them
+BLANK = ROW.pack(0.0, 0.0, 0, 0, -1, -1, -1, -1, 1.0, -1, Kind.GRAD, 0)
+# A worker that joins a transfer at the end of a gradient: the transfer and the samples of the JOIN go into the GRAD row, in
+# `source` and `scale`, which a gradient has no use for.
+JOINED = struct.Struct("<id")
+JOINED_AT = _PLACES["source"]
 BLOCK_ROWS = 2_048  # 128 kB: what `columns` takes apart stays in the second-level cache
 
 
@@ -71,7 +73,8 @@ class Log:
 
     def __init__(self, workers: int) -> None:
         self._blocks: list[NDArray[Any]] = []
-        self.block = bytearray(ROW.size * BLOCK_ROWS)
+        self._blank = BLANK * BLOCK_ROWS
+        self.block = bytearray(self._blank)
         self.at = 0
         self.end = ROW.size * BLOCK_ROWS
         self.polls = [bytearray() for _ in range(workers)]
@@ -99,7 +102,7 @@ class Log:
     ) -> None:
         """Append one row; see `hetsim.schedule.kinds` for the meaning of the columns."""
         ROW.pack_into(
-            self.block, self.at, start_s, end_s, samples, first, scale, source, worker, state, parent, slot, kind, code
+            self.block, self.at, start_s, end_s, samples, first, worker, state, slot, source, scale, parent, kind, code
         )
         self.at += ROW.size
         if self.at == self.end:
@@ -108,17 +111,18 @@ class Log:
     def flush(self) -> None:
         """Put the full block aside."""
         self._blocks.append(np.frombuffer(bytes(memoryview(self.block)[: self.at]), dtype=RAW))
+        self.block[:] = self._blank
         self.at = 0
 
     def released(
-        self, now_s: float, source: int, ranks: list[Any], since_s: list[float], cause: int, causes: dict[int, str]
+        self, now_s: float, source: int, ranks: array[int], since_s: list[float], cause: int, causes: dict[int, str]
     ) -> None:
         """Many workers wake at once: kept as one record, expanded into WAIT rows at this place by `columns`."""
         place = len(self._blocks) * BLOCK_ROWS + self.at // ROW.size
         for rank, why in causes.items():
             self._causes[len(self._releases), rank] = why
         self._releases.append((place, now_s, source, cause, len(ranks)))
-        self._released.extend([rank.rank for rank in ranks])
+        self._released += ranks
         self._since.extend(since_s)
 
     def _waits(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
