@@ -138,7 +138,7 @@ class Simulation:
         try:
             self.env.run(until=self.over)
         except RuntimeError as error:
-            if "until" not in str(error):
+            if not str(error).startswith("No scheduled events left"):  # simpy's words; others are the program's own
                 raise
             raise DeadlockError(self.env.now, self.grid()) from None
         return self.log

@@ -24,6 +24,7 @@ from hetsim.schedule.log import GRAD, JOINED, JOINED_AT, ROW
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
 
+CAUSES = {cause.name.lower() for cause in WaitCause}
 by_name = attrgetter("order")
 MOST_AT_ONE_INSTANT = 100_000  # commands without the clock moving: a program that polls in a loop never lets time pass
 
@@ -100,6 +101,10 @@ def inner_loop(
                 transfer = command.handle
                 if not transfer.done:  # Simulation.wait
                     if command is not transfer.wait:
+                        if command.cause not in CAUSES:
+                            raise ProgramError(
+                                f"{sim.algorithm.name}: {rank.name} waits for the unknown cause {command.cause!r}"
+                            )
                         transfer.causes[rank.rank] = command.cause
                     rank.waiting = transfer
                     rank.since_s = env._now
