@@ -90,6 +90,7 @@ class Simulation:
         training = cluster.training
         self.batches = batches = share_of(training.global_batch_samples, names)
         speeds = tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers)
+        max_pass = tuple(w.max_batch_samples for w in cluster.workers)
         self.handlers: dict[type, Callable[[Rank, Any], Any]] = {}
         self.resume, self.computed, self.complete = inner_loop(self)
         for rank, worker in zip(self.ranks, cluster.workers, strict=True):
@@ -101,7 +102,7 @@ class Simulation:
                 batches=batches,
                 micro_batch=training.micro_batch_samples,
                 speeds=speeds,
-                max_pass=tuple(w.max_batch_samples for w in cluster.workers),
+                max_pass=max_pass,
             )
             rank.program = algorithm.worker(port)
             rank.send = rank.program.send
