@@ -4,7 +4,7 @@ columns   of one length, every code and number known, the ids that a row needs a
 samples   every one handed out is in exactly one applied update, still in flight at the end, or discarded with a reason; ranges are
           disjoint, without gaps, and never cross an epoch's end
 causality nothing uses a gradient or parameters before they were computed
-clock     rows end in order; a worker does one thing at a time; what it does covers its time without gap or overlap
+clock     rows end in order; a worker does one thing at a time; what it does covers its time from 0 on without gap or overlap
 sums      an update's samples are those of its contributions
 """
 
@@ -107,6 +107,8 @@ def check_clock(s: Schedule) -> None:
     same = s.worker[order][1:] == s.worker[order][:-1]
     _fail(order[1:][same & (s.start_s[order][1:] < s.end_s[order][:-1])], "a worker does two things at once")
     if s.header.origin == "predicted":
+        _fail(order[:1][s.start_s[order[:1]] > 0], "time of a worker is unaccounted for")
+        _fail(order[1:][~same & (s.start_s[order][1:] > 0)], "time of a worker is unaccounted for")
         _fail(order[1:][same & (s.start_s[order][1:] > s.end_s[order][:-1])], "time of a worker is unaccounted for")
 
 
@@ -125,6 +127,7 @@ def check_ranges(s: Schedule) -> None:
     size = s.header.dataset_samples
     _fail(grads[first // size != (first + count - 1) // size], "a range crosses the end of an epoch")
     if s.header.origin == "predicted":
+        _fail(grads[order[:1][first[order[:1]] > 0]], "samples before this range were never computed")
         _fail(grads[order[1:][gap > 0]], "samples before this range were never computed")
 
 
@@ -155,6 +158,7 @@ def check_causality(s: Schedule) -> None:
     _fail(reads[born_row[s.state[reads]] >= reads], "reads parameters that do not exist yet")
     _fail(makes[born_row[s.parent[makes]] >= makes], "starts from parameters that do not exist yet")
     born_s = np.where(born_row < len(s), s.start_s[np.clip(born_row, 0, max(len(s) - 1, 0))], 0.0)
+    born_s[0] = -np.inf
     _fail(grads[s.start_s[grads] < born_s[s.state[grads]]], "takes a gradient at parameters from the future")
 
     sources = int(s.source.max(initial=-1)) + 1
