@@ -21,6 +21,18 @@ from hetsim.schedule.table import SCHEDULE_VERSION, Header, Schedule
 KEY = b"hetsim"
 MOST_OUTCOME_BYTES = 1 << 30  # refuse to unpack more: a damaged or hostile file
 
+_HEADER = {
+    "algorithm": str,
+    "options": dict,
+    "seed": int,
+    "workers": list,
+    "dataset_samples": int,
+    "profile_yaml": str,
+    "origin": str,
+    "server": bool,
+    "versions": dict,
+}
+
 
 def _pack(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode()
@@ -28,10 +40,23 @@ def _pack(data: bytes) -> str:
 
 def _unpack(text: str) -> bytes:
     unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(text), MOST_OUTCOME_BYTES)
+    data = unpacker.decompress(base64.b64decode(text, validate=True), MOST_OUTCOME_BYTES)
     if unpacker.unconsumed_tail:
         raise ScheduleError("recorded outcomes are larger than 1 GiB")
+    if not unpacker.eof:
+        raise ValueError("recorded outcomes are cut short")
     return data
+
+
+def _column(table: Any, name: str) -> Any:
+    """A column as it was written: of its kind of number, without holes."""
+    values = table[name]
+    if values.null_count:
+        raise ValueError(f"{name} has holes")
+    array = values.to_numpy()
+    if array.dtype.kind != DTYPE[name].kind:
+        raise TypeError(f"{name} holds {array.dtype}, not {DTYPE[name]}")
+    return array.astype(DTYPE[name])
 
 
 def to_table(schedule: Schedule) -> Any:
@@ -54,7 +79,7 @@ def save(schedule: Schedule, path: str | Path) -> None:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        pq.write_table(to_table(schedule), temporary, compression="zstd")
+        pq.write_table(to_table(schedule), temporary, compression="zstd", write_page_checksum=True)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -66,7 +91,7 @@ def load(path: str | Path) -> Schedule:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise ScheduleError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
@@ -77,12 +102,22 @@ def load(path: str | Path) -> Schedule:
     try:
         fields = json.loads(meta)
         header = fields["header"]
+        if not isinstance(header["schema_version"], int):
+            raise TypeError(f"schema_version is {header['schema_version']!r}")
         if header["schema_version"] > SCHEDULE_VERSION:
             raise ScheduleError(
                 f"{path}: schedule version {header['schema_version']}, this hetsim reads up to {SCHEDULE_VERSION}: upgrade hetsim"
             )
+        for key, kind in _HEADER.items():
+            if not isinstance(header[key], kind):
+                raise TypeError(f"{key} is {header[key]!r}")
+        if not all(isinstance(name, str) for name in header["workers"]) or header["origin"] not in (
+            "predicted",
+            "measured",
+        ):
+            raise ValueError("unknown origin or workers without names")
         header["workers"] = tuple(header["workers"])
-        columns = {name: table[name].to_numpy().astype(DTYPE[name]) for name in DTYPE.names or ()}
+        columns = {name: _column(table, name) for name in DTYPE.names or ()}
         schedule = Schedule(
             header=Header(**header),
             polls=tuple(_unpack(p) for p in fields["polls"]),
