@@ -1,7 +1,7 @@
 """What a Schedule says about time: throughput, period, utilisation, what each worker waited for, and what limits the run.
 
 All figures are taken over the second half of the updates, from the completion of update ⌈K/2⌉ to that of update K, so that the
-start does not count. An update is a step on a transfer; for methods that average parameters it is one averaging round.
+start does not count (staleness and who joins last are taken over the whole run). An update is a step on a transfer; for methods that average parameters it is one averaging round.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def limited_by(t: Timing, cluster: Cluster, *, server: bool = False) -> str:
         where = "the server's link or a worker's" if worst != "network" else slowest_link(cluster)
         return f"network ({where}): {percent} is spent waiting for it"
     if worst == "gate":
-        slow = int(np.argmin(t.sample_share))
+        slow = int(np.argmin(t.waiting_share_by_worker))  # shares of samples are equal under a bound on skew
         return f"the bound on skew: {percent} is spent waiting for {names[slow]}"
     return {"cap": "the batch cap", "data": "the end of the data"}.get(worst, worst) + f": {percent} is spent waiting"
 
