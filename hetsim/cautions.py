@@ -122,7 +122,11 @@ def target_cautions(row: Row, at_edge: bool, max_samples: int) -> list[Caution]:
             if not time.reached
             else f"the target is reached on {time.reached} of {time.seeds} seeds"
         )
-        out.append(Caution("not-reached", f"{row.name}: {which} within training.max_samples = {max_samples:,}."))
+        limit = f"training.max_samples = {max_samples:,}"
+        text = f"{row.name}: {which} within {limit}."
+        if row.tried_samples is not None and row.tried_samples < max_samples and not time.reached:
+            text = f"{row.name}: {which} within the {row.tried_samples:,} samples tried; its trend needs far more than {limit}."
+        out.append(Caution("not-reached", text))
     elif at_edge and row.learning_rate is not None:
         text = f"{row.name}: the best learning rate, {row.learning_rate:.3g}, lies at the edge of the grid; a wider one may do better."
         out.append(Caution("grid-edge", text))

@@ -168,7 +168,9 @@ def _rows(
     rows = []
     for contender, entry, met in zip(chosen, entries, crossings, strict=True):
         columns: Mapping[str, Any] = learning_columns(task.cluster, entry.tuned.setting, met)
-        rows.append(replace(timing_row(entry.result, label=contender.label), **columns))
+        rows.append(
+            replace(timing_row(entry.result, label=contender.label), tried_samples=entry.tried_samples, **columns)
+        )
     best = _best_baseline(rows)
     baseline = next((row for row in rows if row.name == best), None)
     return tuple(replace(row, speedup_over_best_baseline=speedup(row, baseline, seeds)) for row in rows)

@@ -76,34 +76,56 @@ def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], 
 
 
 class PassLine:
-    """One worker's own line t(b) = intercept + slope·b, from moving averages of its recent passes by batch size."""
+    """One worker's own line t(b) = intercept + slope·b, from moving averages of its recent passes by batch size.
+
+    Kept as running sums over the remembered sizes, since every update of a balanced method asks for it.
+    """
 
     def __init__(self) -> None:
         self._seconds: OrderedDict[int, float] = OrderedDict()
+        self._newest = 0
+        self._b = self._bb = 0  # Σ b, Σ b²: exact
+        self._t = self._bt = 0.0  # Σ t, Σ b·t
 
     def note(self, done: Computed) -> None:
         """Take a pass into account; one without samples says nothing."""
-        if done.samples:
-            seen = self._seconds.pop(done.samples, None)
-            self._seconds[done.samples] = done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen)
-            if len(self._seconds) > REMEMBERED_SIZES:
-                self._seconds.popitem(last=False)
+        size = done.samples
+        if not size:
+            return
+        seen = self._forget(size)
+        self._remember(size, done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen))
+        if len(self._seconds) > REMEMBERED_SIZES:
+            self._forget(next(iter(self._seconds)))
+
+    def _remember(self, size: int, seconds: float) -> None:
+        self._seconds[size] = seconds
+        self._newest = size
+        self._b += size
+        self._bb += size * size
+        self._t += seconds
+        self._bt += size * seconds
+
+    def _forget(self, size: int) -> float | None:
+        seconds = self._seconds.pop(size, None)
+        if seconds is not None:
+            self._b -= size
+            self._bb -= size * size
+            self._t -= seconds
+            self._bt -= size * seconds
+        return seconds
 
     def line(self) -> Line | tuple[()]:
         """(intercept, slope) by least squares; all slope where overhead and speed cannot be told apart, () before any pass."""
-        points = list(self._seconds.items())
-        if not points:
+        n = len(self._seconds)
+        if not n:
             return ()
-        n = len(points)
-        mean_b = sum(b for b, _ in points) / n
-        mean_t = sum(t for _, t in points) / n
-        spread = sum((b - mean_b) ** 2 for b, _ in points)
-        newest_b, newest_t = points[-1]
-        slope = sum((b - mean_b) * (t - mean_t) for b, t in points) / spread if spread else newest_t / newest_b
-        intercept = mean_t - slope * mean_b
-        if n == 1 or slope <= 0 or intercept < -1e-9 * mean_t:
-            return 0.0, newest_t / newest_b
-        return max(intercept, 0.0), slope
+        newest = self._newest
+        if n > 1:
+            slope = (n * self._bt - self._b * self._t) / (n * self._bb - self._b * self._b)
+            intercept = (self._t - slope * self._b) / n
+            if slope > 0 and intercept >= -1e-9 * self._t / n:
+                return max(intercept, 0.0), slope
+        return 0.0, self._seconds[newest] / newest
 
 
 class Balancer:

@@ -18,7 +18,6 @@ from hetsim.network.fabric import Fabric
 from hetsim.network.fairness import max_min_rates
 from hetsim.network.transfer import LinkId, Transfer
 
-
 MOST_KNOWN = 4096  # mixtures of transfers whose rates are remembered [our choice]
 
 
