@@ -1,7 +1,8 @@
 """What a Schedule says about time: throughput, period, utilisation, what each worker waited for, and what limits the run.
 
 All figures are taken over the second half of the updates, from the completion of update ⌈K/2⌉ to that of update K, so that the
-start does not count (staleness and who joins last are taken over the whole run). An update is a step on a transfer; for methods that average parameters it is one averaging round.
+start does not count (staleness and who joins last are taken over the whole run). An update is a step on a transfer; for methods that
+average parameters it is one averaging round.
 """
 
 from __future__ import annotations

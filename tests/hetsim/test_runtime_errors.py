@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,14 @@ def test_polling_on_the_end_of_the_data() -> None:
 
     with pytest.raises(ProgramError, match="must wait, not poll"):
         run(program, max_samples=12)
+
+
+def test_passes_that_take_no_time_beside_a_network_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is infinitely fast would compute for ever before its first synchronization is through."""
+    monkeypatch.setattr("hetsim.schedule.log.MOST_BLOCKS_AT_ONE_INSTANT", 3)
+    c = cluster([math.inf] * 2, gradient_bytes=4.0, bandwidths=[2.0] * 2, global_batch_samples=8, micro_batch_samples=4)
+    with pytest.raises(ProgramError, match="6,144 operations at 0 s without the clock moving"):
+        simulate(c, "abs-sgd", updates=3)
 
 
 @pytest.mark.parametrize("what", ["apply", "merge"])
