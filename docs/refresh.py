@@ -95,7 +95,10 @@ def main(names: list[str]) -> None:
     """Rewrite the documents where their outputs have changed."""
     for path in [Path(name).resolve() for name in names] or documents():
         old = path.read_text(encoding="utf-8")
-        new = refreshed(old)
+        try:
+            new = refreshed(old)
+        except Failed as failed:
+            sys.exit(f"{path.relative_to(ROOT)}: {failed}")
         if new != old:
             path.write_text(new, encoding="utf-8")
         print(f"{'changed' if new != old else 'as it was'}  {path.relative_to(ROOT)}")

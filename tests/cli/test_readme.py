@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from typer.main import get_command
+from typer.main import get_group
 
 from hetsim.algorithms import registry
 from hetsim.cli import app
@@ -91,7 +91,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_documents_name_every_command_and_algorithm() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in refresh.documents())
-    commands = get_command(app).commands
+    commands = get_group(app).commands
     assert not [name for name in commands if f"hetsim {name}" not in text]
     table = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     assert [line.strip("#` ") for line in table.splitlines() if line.startswith("## ")] == list(registry())
