@@ -112,7 +112,7 @@ def setting(label: str, result: Result) -> list[Caution]:
     return [Caution(c.code, f"{label}, at the profile's own setting: {c.text}") for c in found]
 
 
-def target_cautions(row: Row, at_edge: bool, max_samples: int) -> list[Caution]:
+def target_cautions(row: Row, at_edge: bool) -> list[Caution]:
     """A target that was missed, and a best setting with nothing tried beyond it."""
     out = []
     time = row.time_to_target_s
@@ -122,10 +122,8 @@ def target_cautions(row: Row, at_edge: bool, max_samples: int) -> list[Caution]:
             if not time.reached
             else f"the target is reached on {time.reached} of {time.seeds} seeds"
         )
-        limit = f"training.max_samples = {max_samples:,}"
-        text = f"{row.name}: {which} within {limit}."
-        if row.tried_samples is not None and row.tried_samples < max_samples and not time.reached:
-            text = f"{row.name}: {which} within the {row.tried_samples:,} samples tried; its trend needs far more than {limit}."
+        far = "" if row.tried_s is None else f" ({row.tried_samples or 0:,} samples, {wording.seconds(row.tried_s)})"
+        text = f"{row.name}: {which} as far as it was followed{far}."
         out.append(Caution("not-reached", text))
     elif at_edge and row.learning_rate is not None:
         text = f"{row.name}: the best learning rate, {row.learning_rate:.3g}, lies at the edge of the grid; a wider one may do better."

@@ -14,7 +14,7 @@ from typing import Any
 from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget
-from hetsim.contest import Entry, Task, enter, lighter, repeat
+from hetsim.contest import Entry, Task, attempt, first_length, is_promising, lighter, next_length, repeat
 from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.convergence.registry import get_predictor
 from hetsim.convergence.stability import Caution
@@ -123,13 +123,24 @@ def _run(
         if progress is not None:
             progress(chosen[index].label, finished, total)
 
-    def entered(index: int, entry: Entry) -> None:
-        if entry.crossing is None or len(seeds) == 1:
-            complete(index)
-
-    entries = run_pieces([(_entry, (task, c, seeds[0])) for c in chosen], jobs, entered)
-    crossings: list[list[Crossing | None]] = [[e.crossing] for e in entries]
-    again = [(i, s) for i, e in enumerate(entries) if e.crossing is not None for s in seeds[1:]]
+    entries: dict[int, Entry] = {}
+    best_s: float | None = None
+    first = first_length(task)
+    lengths = {i: (first, first >= task.cluster.training.max_samples) for i in range(total)}
+    still_open = set(lengths)
+    while lengths:  # in rounds, so that how far one is followed depends on all the others and not on who came first
+        pieces = [(_attempt, (task, chosen[i], seeds[0], *length)) for i, length in lengths.items()]
+        entries |= dict(zip(lengths, run_pieces(pieces, jobs), strict=True))
+        best_s = min((e.crossing.seconds for e in entries.values() if e.crossing is not None), default=None)
+        going_on = {i: n for i in sorted(still_open) if (n := next_length(task, entries[i], best_s)) is not None}
+        for i in still_open - going_on.keys():
+            if entries[i].crossing is None or len(seeds) == 1:
+                complete(i)
+        still_open = set(going_on)
+        promising = {i for i in going_on if best_s is not None or is_promising(task, i, entries)}
+        lengths = {i: n for i, n in going_on.items() if i in promising}
+    crossings: list[list[Crossing | None]] = [[entries[i].crossing] for i in range(total)]
+    again = [(i, s) for i, e in sorted(entries.items()) if e.crossing is not None for s in seeds[1:]]
     missing = {i: len(seeds) - 1 for i, _ in again}
 
     def repeated(piece: int, _: Crossing | None) -> None:
@@ -138,14 +149,14 @@ def _run(
         if not missing[index]:
             complete(index)
 
-    pieces = [(repeat, (task, chosen[i], s, _setting(task, entries[i]), _samples(entries[i]))) for i, s in again]
-    for (index, _), crossing in zip(again, run_pieces(pieces, jobs, repeated), strict=True):
+    seeds_left = [(repeat, (task, chosen[i], s, _setting(task, entries[i]), _samples(entries[i]))) for i, s in again]
+    for (index, _), crossing in zip(again, run_pieces(seeds_left, jobs, repeated), strict=True):
         crossings[index].append(crossing)
-    return entries, crossings
+    return [entries[i] for i in range(total)], crossings
 
 
-def _entry(task: Task, contender: Contender, seed: int) -> Entry:
-    return lighter(enter(task, contender, seed))
+def _attempt(task: Task, contender: Contender, seed: int, samples: int, last: bool) -> Entry:
+    return lighter(attempt(task, contender, seed, samples, last))
 
 
 def _setting(task: Task, entry: Entry) -> Setting:
@@ -168,9 +179,8 @@ def _rows(
     rows = []
     for contender, entry, met in zip(chosen, entries, crossings, strict=True):
         columns: Mapping[str, Any] = learning_columns(task.cluster, entry.tuned.setting, met)
-        rows.append(
-            replace(timing_row(entry.result, label=contender.label), tried_samples=entry.tried_samples, **columns)
-        )
+        tried: Mapping[str, Any] = {"tried_samples": entry.tried_samples, "tried_s": entry.tried_s}
+        rows.append(replace(timing_row(entry.result, label=contender.label), **tried, **columns))
     best = _best_baseline(rows)
     baseline = next((row for row in rows if row.name == best), None)
     return tuple(replace(row, speedup_over_best_baseline=speedup(row, baseline, seeds)) for row in rows)
@@ -196,7 +206,7 @@ def _warnings(
 ) -> tuple[Caution, ...]:
     found = []
     for contender, entry, row in zip(chosen, entries, rows, strict=True):
-        found += target_cautions(row, entry.tuned.at_edge, cluster.training.max_samples)
+        found += target_cautions(row, entry.tuned.at_edge)
         found += cautions_of_run(contender.label, entry.result)
     return unique([*cautions_of_cluster({c.label: e.result for c, e in zip(chosen, entries, strict=True)}), *found])
 

@@ -62,8 +62,8 @@ class Row:
 
     `name` is the label, `algorithm` the registered name. Shares are of all workers' time (`waiting`: cause -> share); `sample_share` and
     `memory_bytes` go by worker. `learning_rate`, `momentum`: the best of the grid, None where the predictor does not depend on them.
-    `samples_to_target`, `updates_to_target`: medians over seeds. `tried_samples`: how far the first seed was
-    followed. `critical_batch_samples`: the gradient noise scale, beyond which larger
+    `samples_to_target`, `updates_to_target`: medians over seeds. `tried_samples`, `tried_s`: how far
+    the first seed was followed. `critical_batch_samples`: the gradient noise scale, beyond which larger
     batches hardly save updates.
     """
 
@@ -88,6 +88,7 @@ class Row:
     samples_to_target: float | None = None
     updates_to_target: float | None = None
     tried_samples: int | None = None
+    tried_s: float | None = None
     time_to_target_s: TimeToTarget | None = None
     speedup_over_best_baseline: Speedup | None = None
     cost: Cost | None = None

@@ -197,6 +197,6 @@ def tune(
         low, high = min(low, span[0]), max(high, span[-1])
     centre = tuner.point
     at_edge = not low < centre < high
-    if tuner.reached:
+    if tuner.reached or last:
         tuner.points([p for p in range(centre - FINE + 1, centre + FINE) if p != centre], [tuner.chosen.momentum])
     return tuner.result(at_edge)

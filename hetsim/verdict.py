@@ -98,12 +98,12 @@ def _published(c: Comparison, rows: Mapping[str, Row]) -> list[str]:
         return []
     name = f"The published reading, {PUBLISHED_READING},"
     if not math.isfinite(row.seconds):
-        limit, tried = c.cluster.training.max_samples, row.tried_samples
-        if tried is not None and tried < limit:
-            return [
-                f"{name} is not on its way to the target: by its trend after {tried:,} samples it needs far more than {limit:,}."
-            ]
-        return [f"{name} does not reach the target within {limit:,} samples."]
+        far = (
+            ""
+            if row.tried_s is None
+            else f" within {wording.seconds(row.tried_s)} ({row.tried_samples or 0:,} samples)"
+        )
+        return [f"{name} does not reach the target{far}."]
     speedup = row.speedup_over_best_baseline
     text = f"{name} takes {wording.seconds(row.seconds)}"
     if speedup is None or speedup.value is None:

@@ -78,7 +78,7 @@ def test_cautions_of_rows() -> None:
     tight = replace(TEMPLATE, memory_bytes={"fast": 1.7e10, "slow": 1.5e10})
     found = memory(tight, small())
     assert [c.code for c in found] == ["out-of-memory"] and "fast needs about 17 GB" in found[0].text
-    missed = target_cautions(row("s-sgd", 1, None, 2), False, 99)
+    missed = target_cautions(row("s-sgd", 1, None, 2), False)
     assert [c.code for c in missed] == ["not-reached"] and "2 of 3 seeds" in missed[0].text
-    edge = target_cautions(replace(row("s-sgd", 1), learning_rate=4.0), True, 99)
+    edge = target_cautions(replace(row("s-sgd", 1), learning_rate=4.0), True)
     assert [c.code for c in edge] == ["grid-edge"]
