@@ -179,6 +179,12 @@ def _profile(
             "workload": workload,
             "workers": entries,
             "sources": sources,
-            "training": {"global_batch_samples": max(256, micro * len(entries)), "micro_batch_samples": micro},
+            "training": {
+                "global_batch_samples": max(256, micro * len(entries)),
+                "micro_batch_samples": micro,
+                "weight_decay": 0.0005,  # what the predictor's constants of ResNet18 on CIFAR-10 were fitted with
+                "max_samples": 5_000_000,
+            },
+            "algorithms": {"abs-sgd": {"micro_batch": "equal-time"}},
         }
     )
