@@ -1,0 +1,355 @@
+"""Live runs on one machine: one process per worker of a profile, started here and never left behind.
+
+    from abs_sgd.launch import launch
+
+    if __name__ == "__main__":
+        run = launch(load_profile("mixed-gpu-4"), "abs-sgd", workload="digits-mlp", updates=200)
+        print(run.schedule, run.parameters_P)
+
+Rank processes end with the process that launched them, however that ends. One that fails takes the run with it: the others stop within
+ten seconds and the error names it and its last update. Results come back as files (Parquet, tensors, JSON), written under another name and
+renamed, in `folder` where one is given.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetsim.algorithms import make
+from hetsim.cluster.spec import Cluster
+from hetsim.errors import HetsimError, SimulationError, UsageError
+from hetsim.schedule import Schedule
+from hetsim.schedule.store import load, save
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from abs_sgd.runtime.run import Limits, Pacing
+    from abs_sgd.update import UpdateRule
+
+STOP_BY_ITSELF_S = (
+    4.0  # what is left of a run whose rank failed sees the broken connection at once, or at its next poll
+)
+STOP_ON_SIGNAL_S = 2.0  # with the four seconds above and process start-up well under ten [our choice]
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+
+class RankFailedError(SimulationError):
+    """A rank of a live run failed or died; the message names it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LiveRun:
+    """What a live run found: the measured Schedule, and the parameters every replica ended with."""
+
+    schedule: Schedule
+    parameters_P: Tensor
+    checksums: tuple[str, ...]
+    updates: int
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a rank process needs to know."""
+
+    cluster: Cluster
+    algorithm: str
+    options: dict[str, Any]
+    workload: str
+    task_options: dict[str, Any]
+    rule: UpdateRule
+    seed: int
+    limits: Limits
+    pacing: Pacing
+    profile_yaml: str
+    port: int
+    folder: str
+
+
+def launch(
+    cluster: Any,
+    algorithm: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    workload: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    rule: UpdateRule | None = None,
+    seed: int = 0,
+    updates: int | None = None,
+    samples: int | None = None,
+    pacing: Pacing | None = None,
+    folder: str | Path | None = None,
+) -> LiveRun:
+    """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), gloo over the loopback interface.
+
+    `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
+    profile's. Ends after `updates` or `samples`, else the profile's samples. Raises UsageError, RankFailedError.
+    """
+    from abs_sgd.predictor import rule_of
+    from abs_sgd.runtime.run import Limits, Pacing, check_live
+    from hetsim.convergence.predictor import Setting
+
+    resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
+    merged = {**resolved.options.get(algorithm, {}), **(options or {})}
+    check_live(make(algorithm, merged))
+    for name, value in (("updates", updates), ("samples", samples)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}: a run needs at least one")
+    training = resolved.training
+    setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+    with _folder(folder) as path, _store() as port:
+        job = Job(
+            cluster=resolved,
+            algorithm=algorithm,
+            options=merged,
+            workload=workload or resolved.workload.name,
+            task_options=dict(task_options or {}),
+            rule=rule or rule_of(training, setting),
+            seed=seed,
+            limits=Limits(updates=updates, samples=samples),
+            pacing=pacing or Pacing(),
+            profile_yaml="" if isinstance(cluster, Cluster) else cluster.to_yaml(),
+            port=port,
+            folder=str(path),
+        )
+        _run_all(job)
+        return read(path)
+
+
+def read(folder: str | Path) -> LiveRun:
+    """The run that a folder holds. Raises UsageError, ScheduleError."""
+    import torch
+
+    folder = Path(folder)
+    try:
+        said = json.loads((folder / "run.json").read_text())
+        parameters_P = torch.load(folder / "parameters.pt", weights_only=True)
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder}: holds no finished run ({Path(error.filename).name} is missing)") from None
+    return LiveRun(
+        schedule=load(folder / "schedule.parquet"),
+        parameters_P=parameters_P,
+        checksums=tuple(said["checksums"]),
+        updates=said["updates"],
+        samples=said["samples"],
+    )
+
+
+# ---- the launching process -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _folder(folder: str | Path | None) -> Iterator[Path]:
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="hetsim-run-") as made:
+        yield Path(made)
+
+
+@contextmanager
+def _store() -> Iterator[int]:
+    """The job's store, held by the launching process; its port is one that was free."""
+    store = _tcp_store(0, is_master=True)
+    try:
+        yield store.port
+    finally:
+        del store
+
+
+def _tcp_store(port: int, *, is_master: bool) -> Any:
+    """A connection to the store at `port` of this machine; the master serves it, at a free port where `port` is 0."""
+    import torch.distributed as dist
+
+    return dist.TCPStore("127.0.0.1", port, is_master=is_master, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def _run_all(job: Job) -> None:
+    context = multiprocessing.get_context("spawn")
+    names = [w.name for w in job.cluster.workers]
+    steps = context.RawArray("q", job.cluster.n)
+    ranks = [
+        context.Process(target=_rank_process, args=(job, rank, steps), name=f"rank {rank}", daemon=True)
+        for rank in range(job.cluster.n)
+    ]
+    for rank in range(job.cluster.n):
+        _error_file(job.folder, rank).unlink(missing_ok=True)
+    try:
+        with _environment({"OMP_NUM_THREADS": "1"}):
+            for process in ranks:
+                process.start()
+        failed = _watch(ranks)
+    finally:
+        _end(ranks)
+    if failed:
+        raise RankFailedError(_verdict(job, names, [p.exitcode for p in ranks], failed, list(steps)))
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _watch(ranks: Sequence[Any]) -> list[int]:
+    """Wait until all have ended; after the first failure those that are left have a moment. Ranks in the order in which they failed."""
+    failed: list[int] = []
+    until = float("inf")
+    while left := [p for p in ranks if p.exitcode is None]:
+        patience = None if until == float("inf") else until - time.monotonic()
+        if patience is not None and patience <= 0:
+            break
+        wait([p.sentinel for p in left], patience)
+        for rank, process in enumerate(ranks):
+            if process.exitcode and rank not in failed:
+                failed.append(rank)
+                until = min(until, time.monotonic() + STOP_BY_ITSELF_S)
+    return failed
+
+
+def _end(ranks: Sequence[Any]) -> None:
+    """No process is left behind."""
+    started = [p for p in ranks if p.pid is not None]
+    for process in started:
+        if process.exitcode is None:
+            process.terminate()
+    until = time.monotonic() + STOP_ON_SIGNAL_S
+    for process in started:
+        process.join(max(0.0, until - time.monotonic()))
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+
+
+def _verdict(
+    job: Job, names: Sequence[str], codes: Sequence[int | None], failed: Sequence[int], steps: list[int]
+) -> str:
+    """Which rank broke the run: one that died without a word, else one whose own error it was, else the first."""
+    said = {rank: _error_of(job.folder, rank) for rank in failed}
+    silent = [rank for rank in failed if said[rank] is None]
+    own = [rank for rank in failed if (error := said[rank]) is not None and not error["peer"]]
+    culprit = [*silent, *own, *failed][0]
+    error, code = said[culprit], codes[culprit]
+    if error is not None:
+        what = f"failed: {error['message']}"
+    elif code is not None and code < 0:
+        what = f"was killed by {signal.Signals(-code).name}"
+    else:
+        what = f"ended with exit code {code}"
+    return f"rank {culprit} ({names[culprit]}) {what}; its last update was {steps[culprit]}; the run has stopped, no process is left"
+
+
+def _error_file(folder: str, rank: int) -> Path:
+    return Path(folder, f"rank-{rank}.error.json")
+
+
+def _error_of(folder: str, rank: int) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(_error_file(folder, rank).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+# ---- a rank process ------------------------------------------------------------------------------------------------------
+
+
+def _rank_process(job: Job, rank: int, steps: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the launching process ends the ranks
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        _run(job, rank, steps)
+    except BaseException as error:
+        from abs_sgd.runtime.wire import PeerLostError
+
+        message = str(error) if isinstance(error, HetsimError) else f"{type(error).__name__}: {error}"
+        _write_text(
+            _error_file(job.folder, rank),
+            json.dumps({"rank": rank, "peer": isinstance(error, PeerLostError), "message": message}),
+        )
+        os._exit(1)  # a group with a broken connection may hang while it is taken down
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _run(job: Job, rank: int, steps: Any) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    import torch
+    import torch.distributed as dist
+
+    from abs_sgd import workloads
+    from abs_sgd.runtime.run import run_rank
+    from abs_sgd.update import Progress
+
+    torch.set_num_threads(1)
+    options = dict(job.task_options)
+    if isinstance(options.get("dtype"), str):
+        options["dtype"] = getattr(torch, options["dtype"])
+    own = job.cluster.workload
+    task = workloads.get(own if job.workload == own.name else job.workload, **options)
+
+    def note(progress: Progress) -> None:
+        steps[rank] = progress.updates
+
+    group = _tcp_store(job.port, is_master=False)
+    dist.init_process_group("gloo", store=group, rank=rank, world_size=job.cluster.n)
+    result = run_rank(
+        job.cluster,
+        make(job.algorithm, job.options),
+        task,
+        job.rule,
+        store=_tcp_store(job.port, is_master=False),
+        seed=job.seed,
+        limits=job.limits,
+        pacing=job.pacing,
+        profile_yaml=job.profile_yaml,
+        progress=note,
+    )
+    if result.schedule is not None:
+        folder = Path(job.folder)
+        save(result.schedule, folder / "schedule.parquet")
+        temporary = folder / f".parameters.{os.getpid()}.tmp"
+        torch.save(result.parameters_P, temporary)
+        os.replace(temporary, folder / "parameters.pt")
+        said = {
+            "checksums": result.checksums,
+            "updates": result.progress.updates,
+            "samples": result.progress.samples,
+        }
+        _write_text(folder / "run.json", json.dumps(said))
+    dist.barrier()  # nobody leaves, and with it its connections, before the files are there
+    dist.destroy_process_group()
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

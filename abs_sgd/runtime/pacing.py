@@ -1,0 +1,42 @@
+"""One machine as the profile's cluster: a worker that is faster than its profile sleeps the difference.
+
+The time of a pass is the simulator's: the worker's line, table or trace, its luck, and the slow-downs of the clock time at which it runs.
+What a collective in flight costs a pass (`overlap_slowdown`) is not added: beside a real collective it is there already.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hetsim.cluster.spec import Worker
+from hetsim.compute import SpeedProfile, WorkTimer
+from hetsim.errors import SimulationError
+
+SHORTEST_S = 1e-3  # a pass late by less says nothing: timers and schedulers are no finer [our choice]
+
+
+class TooSlowError(SimulationError):
+    """This machine cannot do a pass in the time that the profile gives it."""
+
+
+class Pace:
+    """The profile's times of one worker. `tolerance`: share by which a pass may take longer."""
+
+    def __init__(self, worker: Worker, seed: int, quantum_samples: int, tolerance: float) -> None:
+        self.worker = worker
+        self.tolerance = tolerance
+        self._timer = WorkTimer(worker, seed, quantum_samples)
+        self._speed = SpeedProfile(worker.slowdowns)
+
+    def keep(self, samples: int, start_s: float, now_s: float) -> None:
+        """Sleep until a pass begun at `start_s` has taken its profile's time. Raises TooSlowError."""
+        end_s = self._speed.finish(start_s, self._timer.next(samples)[0])
+        if now_s <= end_s:
+            time.sleep(end_s - now_s)
+            return
+        given_s, took_s = end_s - start_s, now_s - start_s
+        if took_s > given_s * (1.0 + self.tolerance) + SHORTEST_S:
+            raise TooSlowError(
+                f"{self.worker.name}: {samples} samples took {took_s:.3g} s here, the profile gives them {given_s:.3g} s: this profile "
+                "cannot be emulated on this machine (slower workers, a smaller model, fewer ranks, or a larger tolerance)"
+            )

@@ -1,0 +1,345 @@
+"""One rank of a live run: drives a worker's program on torch.distributed and the wall clock.
+
+The commands mean what they mean in `hetsim.runtime`; here a compute is true gradients, a wait blocks, a poll asks the collective. The
+update is `abs_sgd.update`'s, and every timing-dependent outcome is recorded, so that the log alone reproduces the parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from abs_sgd.gradients import FlatModel
+from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
+from abs_sgd.runtime.pacing import Pace
+from abs_sgd.runtime.record import RankLog
+from abs_sgd.runtime.samples import Range, SampleDispenser, SharedCount
+from abs_sgd.runtime.wire import LiveTransfer, Share, Wire
+from abs_sgd.update import Progress, State, Updater
+from abs_sgd.workloads.order import words
+from abs_sgd.workloads.task import Ints, Task
+from hetsim import commands as cmd
+from hetsim.algorithms import Algorithm
+from hetsim.compute.passes import passes
+from hetsim.errors import ProgramError
+from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
+
+PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
+
+
+@dataclass(frozen=True)
+class Version:
+    """A state with the number this rank gave it."""
+
+    number: int
+    state: State
+
+
+class LiveRank:
+    """One worker while it runs. `run()` drives its program to the end; `log` is what it recorded, `version` where it ended."""
+
+    def __init__(
+        self,
+        *,
+        port: cmd.Port,
+        algorithm: Algorithm,
+        task: Task,
+        seed: int,
+        updater: Updater,
+        model: FlatModel,
+        wire: Wire,
+        dispenser: SampleDispenser,
+        counter: SharedCount,
+        clock: Callable[[], float],
+        max_updates: int,
+        pace: Pace | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.port, self.algorithm, self.task, self.seed = port, algorithm, task, seed
+        self.updater, self.model, self.wire = updater, model, wire
+        self.dispenser, self.counter, self.clock = dispenser, counter, clock
+        self.max_updates, self.pace, self.progress = max_updates, pace, progress
+        self.rule, self.rule_scale = algorithm.point_rule()
+        self.log = RankLog(port.rank)
+        self.version = self.point = self.anchor = Version(0, State(parameters_P=model.parameters_P.clone()))
+        self.made = 0  # states numbered so far
+        self.slots = 0  # accumulators numbered so far
+        self.slot, self.held = -1, 0
+        self.sum_P: Tensor | None = None  # the accumulator: a buffer of the wire
+        self.sent: tuple[int, int, int, Tensor | None] = (-1, -1, 0, None)  # transfer, slot, samples, own sum
+        self.updates = 0
+        self.draws: dict[str, int] = {}
+        self.handlers: dict[type, Callable[[Any], Any]] = {
+            cmd.Compute: self.compute,
+            cmd.AllReduce: self.all_reduce,
+            cmd.Poll: self.poll,
+            cmd.Wait: self.wait,
+            cmd.Apply: self.apply,
+            cmd.Step: self.step,
+            cmd.Predict: self.predict,
+            cmd.Merge: self.merge,
+            cmd.Discard: self.discard,
+            cmd.Count: self.count,
+            cmd.Draw: self.draw,
+            cmd.Now: self.now,
+        }
+
+    def run(self) -> None:
+        """Drive the program to its end. Raises ProgramError, PeerLostError, TooSlowError."""
+        program = self.algorithm.worker(self.port)
+        answer: Any = None
+        while True:
+            try:
+                command = program.send(answer)
+            except StopIteration:
+                break
+            handler = self.handlers.get(type(command))
+            if handler is None:
+                raise ProgramError(f"{self.algorithm.name} yielded {command!r}, which no live worker can do")
+            answer = handler(command)
+        if self.slot >= 0:
+            self._drop(DiscardReason.RUN_ENDED)
+
+    # ---- gradients -------------------------------------------------------------------------------------------------------
+
+    def compute(self, command: cmd.Compute) -> cmd.Computed:
+        """True gradients of the next samples, added to the accumulator. A live run sends its vector whole, so `stream` says nothing."""
+        ranges = self.dispenser.take(command.samples)
+        self.dispenser.ahead(command.samples)
+        total = sum(count for _, count in ranges)
+        if not total:
+            return cmd.Computed(0, 0.0)
+        if self.slot < 0:
+            self.slot, self.slots = self.slots, self.slots + 1
+            self.sum_P = self.wire.buffer()
+        assert self.sum_P is not None
+        self.model.load(self.point.state.parameters_P)
+        start_s = begun_s = self.clock()
+        for first, count in ranges:
+            self._passes(first, count, self.sum_P[: self.wire.size])
+            end_s = self.clock()
+            if self.pace is not None and (first, count) == ranges[-1]:
+                self.pace.keep(total, start_s, end_s)
+                end_s = self.clock()
+            point, slot = self.point.number, self.slot
+            self.log.add(Kind.GRAD, begun_s, end_s, state=point, slot=slot, samples=count, first=first)
+            begun_s = end_s
+        self.held += total
+        return cmd.Computed(total, begun_s - start_s)
+
+    def _passes(self, first: int, count: int, into_P: Tensor) -> None:
+        """Forward and backward over a range, in as many passes as memory asks for."""
+        for size in passes(count, self.port.max_pass[self.port.rank]):
+            numbers = numbers_of((first, size))
+            batch = self.task.batch(numbers, self.seed)
+            if self.task.separable:
+                gradient_P = self.model.gradient_sum(lambda model, batch=batch: self.task.loss_sum(model, batch))  # type: ignore[misc]
+            else:
+                devices = [] if self.task.device == "cpu" else [self.task.device]
+                with torch.random.fork_rng(devices=devices):  # dropout as the executors of Schedules draw it
+                    torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, first)) & SEED_BITS)
+                    gradient_P = self.model.gradient_sum(lambda model, batch=batch: self.task.loss_sum(model, batch))  # type: ignore[misc]
+            into_P.add_(gradient_P)
+            first += size
+
+    def _drop(self, reason: DiscardReason) -> int:
+        now, samples = self.clock(), self.held
+        self.log.add(Kind.DISCARD, now, now, slot=self.slot, samples=samples, code=reason)
+        if self.sum_P is not None:
+            self.wire.release(self.sum_P)
+        self.slot, self.held, self.sum_P = -1, 0, None
+        return samples
+
+    # ---- transfers -------------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, command: cmd.AllReduce) -> LiveTransfer:
+        """Hand over the accumulator or the parameters, and start."""
+        if command.group is not None:
+            raise ProgramError(f"{self.algorithm.name}: collectives of part of the group do not run live yet")
+        more = self.dispenser.has_more()
+        now, number, weight = self.clock(), self.wire.launched, command.weight
+        progress = self.version.state.progress
+        since = progress.samples - progress.averaged_samples
+        buffer_P = self.wire.buffer() if self.sum_P is None or command.what == "parameters" else self.sum_P
+        if command.what == "parameters":
+            torch.mul(self.version.state.parameters_P, weight, out=buffer_P[: self.wire.size])
+            self.log.add(Kind.JOIN, now, now, state=self.version.number, source=number, scale=weight)
+            samples = 0
+        else:
+            samples = self.held
+            own_P = None
+            if self.rule in PREDICTED_FROM_OWN and samples:
+                own_P = buffer_P[: self.wire.size].clone()  # the buffer will hold everybody's sum
+            self.log.add(Kind.JOIN, now, now, source=number, slot=self.slot, samples=samples, scale=weight)
+            if weight != 1.0:
+                buffer_P.mul_(weight)
+            self.sent = number, self.slot, samples, own_P
+            self.slot, self.held, self.sum_P = -1, 0, None
+        share = Share(
+            samples=samples,
+            has_more=more,
+            weight=weight,
+            samples_since=since,
+            updates=progress.updates,
+            gather=tuple(command.gather),
+        )
+        return self.wire.start(buffer_P, share)
+
+    def poll(self, command: cmd.Poll) -> bool:
+        """Complete yet?"""
+        transfer: LiveTransfer = command.handle  # type: ignore[assignment]
+        if not transfer.done and self.wire.complete(transfer):
+            self._finish(transfer)
+        self.log.polls.append(transfer.done)
+        return transfer.done
+
+    def wait(self, command: cmd.Wait) -> cmd.Reduced:
+        """Block until complete; what is complete is answered at once."""
+        transfer: LiveTransfer = command.handle  # type: ignore[assignment]
+        if not transfer.done:
+            try:
+                cause = WaitCause[command.cause.upper()] if command.cause else WaitCause.COLLECTIVE
+            except KeyError:
+                raise ProgramError(f"{self.algorithm.name} waits for the unknown cause {command.cause!r}") from None
+            start_s = self.clock()
+            self._finish(transfer)
+            self.log.add(Kind.WAIT, start_s, self.log.seen_s[transfer.id], source=transfer.id, code=cause)
+        result: cmd.Reduced = transfer.result
+        return result
+
+    def _finish(self, transfer: LiveTransfer) -> None:
+        arrived = self.wire.wait(transfer)
+        self.log.seen_s[transfer.id] = self.clock()
+        stop = transfer.id + 1 >= self.max_updates or not arrived.has_more
+        everybody = tuple(range(self.wire.world))
+        transfer.done, transfer.result = True, cmd.Reduced(arrived.samples, arrived.gathered, everybody, stop)
+
+    # ---- what changes parameters -----------------------------------------------------------------------------------------
+
+    def apply(self, command: cmd.Apply) -> int:
+        """Optimizer step on a transfer's gradient sum; nothing happens where it holds no samples."""
+        transfer: LiveTransfer = command.handle  # type: ignore[assignment]
+        self._complete(transfer, "applies")
+        samples = transfer.arrived.samples
+        if samples:
+            start_s, parent, divisor = self.clock(), self.version, command.divisor or samples
+            sum_P = transfer.buffer_P[: self.wire.size]
+            made = self.updater.step(parent.state, sum_P, divisor=divisor, samples=samples, scale=command.scale)
+            self._move(made)
+            self.log.add(
+                Kind.STEP, start_s, self.clock(), state=self.version.number, parent=parent.number, source=transfer.id,
+                samples=samples, first=divisor, scale=command.scale,
+            )  # fmt: skip
+            self.updates += 1
+        self.wire.release(transfer.buffer_P)
+        return self.updates
+
+    def step(self, command: cmd.Step) -> int:
+        """Optimizer step on the own accumulator."""
+        if self.sum_P is None or not self.held:
+            return self.updates
+        start_s, parent, samples, slot = self.clock(), self.version, self.held, self.slot
+        sum_P = self.sum_P[: self.wire.size]
+        self._move(self.updater.step(parent.state, sum_P, divisor=samples, samples=samples, scale=command.scale))
+        self.wire.release(self.sum_P)
+        self.slot, self.held, self.sum_P = -1, 0, None
+        self.log.add(
+            Kind.STEP, start_s, self.clock(), state=self.version.number, parent=parent.number, slot=slot,
+            samples=samples, first=samples, scale=command.scale,
+        )  # fmt: skip
+        self.updates += 1
+        return self.updates
+
+    def predict(self, command: cmd.Predict) -> None:
+        """Move the compute point where the algorithm's `compute_point` says."""
+        if self.rule == PointRule.CURRENT:
+            return
+        number, slot, samples, own_P = self.sent
+        if number != command.handle.id:
+            raise ProgramError(f"{self.algorithm.name} predicts from a transfer that was not its last")
+        start_s, parent = self.clock(), self.version.state
+        if self.rule == PointRule.LOOK_AHEAD:
+            parameters_P = self.updater.look_ahead(parent, self.rule_scale)
+        else:
+            own_share = self.rule_scale if self.rule == PointRule.BLEND else 1.0
+            parameters_P = self.updater.predict(parent, own_P, samples, own_share)
+        self.made += 1
+        self.point = Version(self.made, State(parameters_P=parameters_P, progress=parent.progress))
+        self.log.add(
+            Kind.PREDICT, start_s, self.clock(), state=self.made, parent=self.version.number, source=number, slot=slot,
+            samples=samples, scale=self.rule_scale, code=self.rule,
+        )  # fmt: skip
+
+    def merge(self, command: cmd.Merge) -> None:
+        """Mix the reduced parameters into the replica; its optimizer state stays its own."""
+        transfer: LiveTransfer = command.handle  # type: ignore[assignment]
+        self._complete(transfer, "merges")
+        arrived, parent = transfer.arrived, self.version
+        if arrived.weight:  # else nobody had anything to say
+            start_s = self.clock()
+            since = Progress(updates=arrived.updates, samples=arrived.samples_since)
+            mean = State(parameters_P=transfer.buffer_P[: self.wire.size] / arrived.weight, progress=since)
+            anchor = self.anchor if command.anchored else None
+            made = self.updater.average(
+                parent.state,
+                [(arrived.weight, mean)],
+                anchor=anchor.state if anchor else None,
+                weight=command.weight,
+            )
+            self._move(made)
+            self.log.add(
+                Kind.MIX, start_s, self.clock(), state=self.version.number, parent=parent.number, source=transfer.id,
+                slot=anchor.number if anchor else -1, scale=command.weight, code=MixRule.KEEP,
+            )  # fmt: skip
+            self.anchor = self.version
+        self.wire.release(transfer.buffer_P)
+
+    def _complete(self, transfer: LiveTransfer, does: str) -> None:
+        if not transfer.done:
+            raise ProgramError(f"{self.algorithm.name} {does} transfer {transfer.id} before it is complete")
+
+    def _move(self, state: State) -> None:
+        self.made += 1
+        self.version = self.point = Version(self.made, state)
+        if self.progress is not None:
+            self.progress(state.progress)
+
+    # ---- small answers ---------------------------------------------------------------------------------------------------
+
+    def discard(self, command: cmd.Discard) -> int:
+        """Drop the own accumulator."""
+        try:
+            reason = DiscardReason[command.reason.upper().replace("-", "_")]
+        except KeyError:
+            raise ProgramError(f"{self.algorithm.name} discards for the unknown reason {command.reason!r}") from None
+        return self._drop(reason) if self.slot >= 0 else 0
+
+    def count(self, command: cmd.Count) -> int:
+        """Samples so far in the synchronization this worker joins next, as far as is known here."""
+        total = self.counter.count(self.wire.launched, command.samples)
+        self.log.outcomes.append(total)
+        return total
+
+    def draw(self, command: cmd.Draw) -> float:
+        """Uniform in [0, 1), keyed by (seed, purpose, name, how many were drawn): the simulator's draws."""
+        index = self.draws[command.purpose] = self.draws.get(command.purpose, -1) + 1
+        text = f"{self.seed}/{command.purpose}/{self.port.name}/{index}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
+
+    def now(self, command: cmd.Now) -> float:
+        """The clock; recorded, since it is an outcome."""
+        now = self.clock()
+        self.log.outcomes.append(now)
+        return now
+
+
+def numbers_of(numbers: Range) -> Ints:
+    """The sample numbers of a range."""
+    first, count = numbers
+    return np.arange(first, first + count)

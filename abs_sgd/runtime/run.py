@@ -1,0 +1,212 @@
+"""A live run as one rank sees it: set up, drive, compare replicas, bring the recorded rows together."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from abs_sgd.gradients import FlatModel
+from abs_sgd.runtime.pacing import Pace
+from abs_sgd.runtime.rank import LiveRank, numbers_of
+from abs_sgd.runtime.record import RankLog, merge
+from abs_sgd.runtime.samples import Clerk, SampleDispenser, SharedCount, Store
+from abs_sgd.runtime.wire import Wire
+from abs_sgd.update import Progress, Updater, UpdateRule
+from abs_sgd.workloads.task import Task
+from hetsim import commands as cmd
+from hetsim.algorithms import Algorithm
+from hetsim.cluster.spec import Cluster
+from hetsim.errors import SimulationError, UsageError
+from hetsim.runtime.driver import share_of, speed_of
+from hetsim.schedule.kinds import PointRule
+from hetsim.schedule.table import Header, Schedule
+from hetsim.simulate import versions
+
+WITHOUT_LIMIT = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """When a run ends: after so many updates or samples, whichever is given; neither: the profile's training.max_samples."""
+
+    updates: int | None = None
+    samples: int | None = None
+
+    def budget(self, cluster: Cluster) -> int:
+        """Samples that are handed out at most."""
+        if self.samples is not None:
+            return self.samples
+        return cluster.training.max_samples if self.updates is None else WITHOUT_LIMIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pacing:
+    """`profile`: passes take the profile's time, an error where one takes longer by more than `tolerance` (a share). `pad`: gradients are
+    padded to the profile's bytes."""
+
+    profile: bool = False
+    pad: bool = False
+    tolerance: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankResult:
+    """Where a rank ended. `schedule`: of the whole run, on rank 0 only; `checksums`: of every rank's parameters."""
+
+    parameters_P: Tensor
+    progress: Progress
+    checksums: tuple[str, ...]
+    schedule: Schedule | None
+
+
+def check_live(algorithm: Algorithm) -> None:
+    """Raise UsageError for an algorithm that does not run live, with the reason."""
+    if algorithm.live is not True:
+        raise UsageError(f"{algorithm.name} does not run live: {algorithm.live}; its Schedule can be replayed")
+    if algorithm.has_server:
+        raise UsageError(
+            f"{algorithm.name} needs a parameter server, which does not run live yet; its Schedule can be replayed"
+        )
+
+
+def run_rank(
+    cluster: Cluster,
+    algorithm: Algorithm,
+    task: Task,
+    rule: UpdateRule,
+    *,
+    store: Store,
+    seed: int = 0,
+    limits: Limits = Limits(),
+    pacing: Pacing = Pacing(),
+    profile_yaml: str = "",
+    progress: Callable[[Progress], None] | None = None,
+) -> RankResult:
+    """Run this process's part of `algorithm` on the group that torch.distributed is initialised with, one rank per worker of `cluster`.
+
+    `store`: a connection to the job's store that nothing else uses. Raises UsageError, PeerLostError, TooSlowError, and SimulationError
+    where replicas part company.
+    """
+    check_live(algorithm)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    if world != cluster.n:
+        raise UsageError(f"{cluster.name} has {cluster.n} workers, the group has {world} ranks")
+    if task.device != "cpu":
+        raise UsageError("live runs are on CPU so far")
+    model = FlatModel(task.make_model(seed))
+    model.model.train()
+    worker, training = cluster.workers[rank], cluster.training
+    clerk = Clerk(store)
+    least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
+    blends = algorithm.point_rule()[0] == PointRule.BLEND
+    try:
+        _warm_up(model, task, seed, max(training.micro_batch_samples, 1))
+        start_s = _common_start()
+        live = LiveRank(
+            port=port_of(cluster, rank),
+            algorithm=algorithm,
+            task=task,
+            seed=seed,
+            updater=Updater(rule, keep_mean_gradient=blends),
+            model=model,
+            wire=Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes),
+            dispenser=SampleDispenser(lambda n: clerk.add("samples", n), task.samples, limits.budget(cluster)),
+            counter=SharedCount(clerk.add),
+            clock=lambda: time.monotonic() - start_s,
+            max_updates=limits.updates if limits.updates is not None else WITHOUT_LIMIT,
+            pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance) if pacing.profile else None,
+            progress=progress,
+        )
+        live.run()
+    finally:
+        clerk.close()
+    state = live.version.state
+    checksums = tuple(part.decode() for part in _gather(checksum(state.parameters_P).encode()))
+    if len(set(checksums)) > 1:
+        raise SimulationError(f"replicas differ at the end of {algorithm.name}: {', '.join(checksums)}")
+    logs = [RankLog.unpack(part) for part in _gather(live.log.pack())]
+    schedule = None
+    if rank == 0:
+        header = Header(
+            algorithm=algorithm.name,
+            options=algorithm.options.model_dump(mode="json"),
+            seed=seed,
+            workers=tuple(w.name for w in cluster.workers),
+            dataset_samples=task.samples,
+            profile_yaml=profile_yaml,
+            origin="measured",
+            versions={**versions(), "torch": str(torch.__version__)},
+        )
+        schedule = schedule_of(logs, header)
+    return RankResult(parameters_P=state.parameters_P, progress=state.progress, checksums=checksums, schedule=schedule)
+
+
+def schedule_of(logs: list[RankLog], header: Header) -> Schedule:
+    """The one Schedule of all ranks' rows; the server's place in polls and outcomes stays empty."""
+    logs = sorted(logs, key=lambda log: log.rank)
+    nobody = RankLog(len(logs))
+    return Schedule(
+        header=header,
+        polls=tuple(bytes(log.polls) for log in [*logs, nobody]),
+        outcomes=tuple(log.outcomes for log in [*logs, nobody]),
+        **merge(logs),
+    )
+
+
+def port_of(cluster: Cluster, rank: int) -> cmd.Port:
+    """What the program of a worker sees: the same as in the simulator."""
+    names = [w.name for w in cluster.workers]
+    batches = share_of(cluster.training.global_batch_samples, names)
+    return cmd.Port(
+        rank=rank,
+        name=names[rank],
+        n=cluster.n,
+        batch=batches[rank],
+        batches=batches,
+        micro_batch=cluster.training.micro_batch_samples,
+        speeds=tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers),
+        max_pass=tuple(w.max_batch_samples for w in cluster.workers),
+    )
+
+
+def checksum(values_P: Tensor) -> str:
+    """SHA-256 of a vector's bytes."""
+    return hashlib.sha256(values_P.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _warm_up(model: FlatModel, task: Task, seed: int, samples: int) -> None:
+    """One pass and one collective nobody sees: first ones take many times as long as later ones."""
+    buffers = model.save_buffers()
+    batch = task.batch(numbers_of((0, min(samples, task.samples))), seed)
+    with torch.random.fork_rng(devices=[]):
+        model.gradient_sum(lambda m: task.loss_sum(m, batch))
+    model.load_buffers(buffers)
+    dist.all_reduce(torch.zeros(model.size, dtype=model.parameters_P.dtype))
+
+
+def _common_start() -> float:
+    """Rank 0's monotonic clock after a barrier. The ranks of one machine share that clock."""
+    dist.barrier()
+    now = torch.tensor([time.monotonic()], dtype=torch.float64)
+    dist.broadcast(now, 0)
+    dist.barrier()  # nobody is at work before the clock starts
+    return float(now)
+
+
+def _gather(data: bytes) -> list[bytes]:
+    """Everybody's bytes, by rank."""
+    world = dist.get_world_size()
+    sizes = torch.zeros(world, dtype=torch.int64)
+    sizes[dist.get_rank()] = len(data)
+    dist.all_reduce(sizes)
+    mine = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+    mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    parts = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(parts, mine)
+    return [part.numpy().tobytes()[:size] for part, size in zip(parts, sizes.tolist(), strict=True)]

@@ -1,0 +1,129 @@
+"""Who gets which samples in a live run: one counter on the store, claimed from ahead of need.
+
+Every sample is handed out once, by `counter += n`, whoever asks: a worker that computes faster claims more often, and open batches need
+no plan. The numbers are the simulator's (running over all epochs), so a recorded Schedule says which samples a batch had. A claim travels
+while the pass before it computes, since one made on a busy link takes up to 141 ms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+Range = tuple[int, int]  # first sample number, count
+
+
+class Store(Protocol):
+    """What is needed of torch.distributed's stores: a counter that all ranks share."""
+
+    def add(self, key: str, amount: int, /) -> int: ...
+
+
+class Clerk:
+    """Does counter updates on the store, one after another, on a thread of its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+
+    def add(self, key: str, amount: int) -> Future[int]:
+        """The counter's new value, in due course."""
+        return self._thread.submit(self._store.add, key, amount)
+
+    def close(self) -> None:
+        """Let what is under way finish."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+class SampleDispenser:
+    """One rank's view of the shared cursor.
+
+    `take(n)`: up to n samples as ranges of one epoch, fewer where an epoch or the `budget` ends, [] where nothing is left. `ahead(n)`
+    claims what the next `take(n)` lacks, without waiting.
+    """
+
+    def __init__(self, claim: Callable[[int], Future[int]], epoch_samples: int, budget: int) -> None:
+        self._claim = claim
+        self.epoch_samples = epoch_samples
+        self.budget = budget
+        self._held: deque[Range] = deque()
+        self._pending: tuple[int, Future[int]] | None = None
+        self._dry = False
+
+    def take(self, samples: int) -> list[Range]:
+        """The next samples of this rank."""
+        taken: list[Range] = []
+        left = samples
+        while left > 0:
+            if not self._held and not self._fill(left):
+                break
+            first, count = self._held[0]
+            if taken and first // self.epoch_samples != taken[0][0] // self.epoch_samples:
+                break
+            part = min(left, count)
+            if part == count:
+                self._held.popleft()
+            else:
+                self._held[0] = (first + part, count - part)
+            if taken and sum(taken[-1]) == first:
+                taken[-1] = (taken[-1][0], taken[-1][1] + part)
+            else:
+                taken.append((first, part))
+            left -= part
+        return taken
+
+    def ahead(self, samples: int) -> None:
+        """Claim what is missing for a `take` of so many."""
+        missing = samples - sum(count for _, count in self._held)
+        if missing > 0 and self._pending is None and not self._dry:
+            self._pending = missing, self._claim(missing)
+
+    def has_more(self) -> bool:
+        """Whether this rank will compute anything more; waits for a claim under way, as the next `take` would."""
+        while not self._held and self._pending is not None:
+            self._fill(0)
+        return bool(self._held) or not self._dry
+
+    def _fill(self, samples: int) -> bool:
+        """Get the claim under way, or make one; False where the data have ended."""
+        if self._dry:
+            return False
+        size, future = self._pending or (samples, self._claim(samples))
+        self._pending = None
+        after = future.result()
+        self._held.extend(self._pieces(after - size, min(after, self.budget)))
+        self._dry = after >= self.budget
+        return bool(self._held)
+
+    def _pieces(self, first: int, end: int) -> Iterator[Range]:
+        """[first, end) cut where epochs end."""
+        while first < end:
+            until = min(end, (first // self.epoch_samples + 1) * self.epoch_samples)
+            yield first, until - first
+            first = until
+
+
+class SharedCount:
+    """The counter shared by the workers of one synchronization: its own additions count at once, those of others when the store has
+    told of them."""
+
+    def __init__(self, add: Callable[[str, int], Future[int]]) -> None:
+        self._add = add
+        self._key = -1
+        self._own = 0
+        self._others = 0
+        self._asked: deque[tuple[int, Future[int]]] = deque()  # own additions until then, the total that came back
+
+    def count(self, synchronization: int, samples: int) -> int:
+        """Add to the counter of a synchronization; the total as known here."""
+        if synchronization != self._key:
+            self._key, self._own, self._others = synchronization, 0, 0
+            self._asked.clear()
+        self._own += samples
+        self._asked.append((self._own, self._add(f"count/{synchronization}", samples)))
+        while self._asked and self._asked[0][1].done():
+            own, future = self._asked.popleft()
+            self._others = future.result() - own
+        return self._own + self._others

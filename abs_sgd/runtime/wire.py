@@ -1,0 +1,143 @@
+"""Collectives of a live run: one flat vector, and beside it what must arrive exact.
+
+Every collective is two on the wire, launched together: the payload in the model's own dtype, and a float64 vector
+
+    [samples, ranks with data left, then per rank: flag, weight, samples since the last average, updates, values of `gather`]
+
+because counts in a low-precision payload come out wrong. It is complete when both are. Errors come out in `wait`, whatever `done` said.
+Buffers in flight are never touched: an accumulator is handed over whole, the next one is another buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hetsim import commands as cmd
+from hetsim.errors import ProgramError, SimulationError
+
+MOST_GATHERED = 8  # values that one rank may let ride along; every algorithm so far has at most two [our choice]
+HEAD = 2
+FIXED = 4  # flag, weight, samples since the last average, updates
+
+
+class PeerLostError(SimulationError):
+    """A collective failed, mostly because another rank is gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one rank contributes besides the payload."""
+
+    samples: int
+    has_more: bool
+    weight: float = 0.0
+    samples_since: int = 0
+    updates: int = 0
+    gather: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrived:
+    """What came back, the same on every rank; `weight` and `samples_since` are sums, `updates` the most of any rank."""
+
+    samples: int
+    has_more: bool
+    gathered: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    weight: float
+    samples_since: int
+    updates: int
+
+
+class LiveTransfer(cmd.Handle):
+    """A collective in flight."""
+
+    __slots__ = ("arrived", "buffer_P", "side", "works")
+
+    def __init__(self, number: int, buffer_P: Tensor, side: Tensor, works: list[Any]) -> None:
+        super().__init__(number)
+        self.buffer_P, self.side, self.works = buffer_P, side, works
+        self.arrived: Arrived
+
+
+class Wire:
+    """The group's collectives. `size`: elements of the payload; `least_bytes`: payloads are padded to at least that."""
+
+    def __init__(self, rank: int, world: int, size: int, dtype: torch.dtype, least_bytes: float = 0.0) -> None:
+        self.rank, self.world, self.size, self.dtype = rank, world, size, dtype
+        self.elements = max(size, -(-int(least_bytes) // dtype.itemsize))
+        self.launched = 0
+        self._free: list[Tensor] = []
+
+    def buffer(self) -> Tensor:
+        """A vector of zeros to sum into, padding included."""
+        if self._free:
+            return self._free.pop().zero_()
+        return torch.zeros(self.elements, dtype=self.dtype)
+
+    def release(self, buffer_P: Tensor) -> None:
+        """Give a buffer back that no collective uses any more."""
+        self._free.append(buffer_P)
+
+    def start(self, buffer_P: Tensor, share: Share) -> LiveTransfer:
+        """Sum `buffer_P` over all ranks, in place and in the background."""
+        side = self._side(share)
+        number = self.launched
+        self.launched += 1
+        try:
+            works = [dist.all_reduce(buffer_P, async_op=True), dist.all_reduce(side, async_op=True)]
+        except RuntimeError as error:
+            raise self._lost(number, error) from error
+        return LiveTransfer(number, buffer_P, side, works)
+
+    def complete(self, transfer: LiveTransfer) -> bool:
+        """Whether `wait` would return at once."""
+        return all(work.is_completed() for work in transfer.works)
+
+    def wait(self, transfer: LiveTransfer) -> Arrived:
+        """Block until complete. Raises PeerLostError."""
+        try:
+            for work in transfer.works:
+                work.wait()
+        except RuntimeError as error:
+            raise self._lost(transfer.id, error) from error
+        transfer.works = []
+        transfer.arrived = self._read(transfer.side)
+        return transfer.arrived
+
+    def _lost(self, number: int, error: Exception) -> PeerLostError:
+        return PeerLostError(f"all-reduce {number} failed on rank {self.rank}: {str(error).splitlines()[0]}")
+
+    def _side(self, share: Share) -> Tensor:
+        if len(share.gather) > MOST_GATHERED:
+            raise ProgramError(f"{len(share.gather)} values ride along with a collective, at most {MOST_GATHERED} can")
+        width = FIXED + MOST_GATHERED
+        side = torch.zeros(HEAD + self.world * width, dtype=torch.float64)
+        mine = [1.0 + len(share.gather), share.weight, share.samples_since, share.updates, *share.gather]
+        side[0], side[1] = share.samples, share.has_more
+        at = HEAD + self.rank * width
+        side[at : at + len(mine)] = torch.tensor(mine, dtype=torch.float64)
+        return side
+
+    def _read(self, side: Tensor) -> Arrived:
+        values = side.tolist()
+        width = FIXED + MOST_GATHERED
+        rows = [values[HEAD + r * width : HEAD + (r + 1) * width] for r in range(self.world)]
+        lengths = [round(row[0]) - 1 for row in rows]
+        if min(lengths) < 0:
+            missing = [r for r, length in enumerate(lengths) if length < 0]
+            raise SimulationError(f"ranks {missing} contributed nothing to a collective: ranks are out of step")
+        return Arrived(
+            samples=round(values[0]),
+            has_more=values[1] > 0,
+            gathered={
+                r: tuple(row[FIXED : FIXED + n]) for r, (row, n) in enumerate(zip(rows, lengths, strict=True)) if n
+            },
+            weight=sum(row[1] for row in rows),
+            samples_since=round(sum(row[2] for row in rows)),
+            updates=round(max(row[3] for row in rows)),
+        )
