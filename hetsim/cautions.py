@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hetsim import wording
+from hetsim.cluster import catalogue
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Row
 from hetsim.compute import pass_model
@@ -42,11 +43,16 @@ def cautions_of_cluster(runs: Mapping[str, Result]) -> list[Caution]:
 
 def catalogue_speeds(cluster: Cluster) -> list[Caution]:
     """Speeds that nobody measured on this cluster."""
-    names = [w.name for w in cluster.workers if w.speed_source == "catalogue"]
-    if not names:
+    by_gpu: dict[str, list[str]] = {}
+    for w in cluster.workers:
+        if w.speed_source == "catalogue":
+            by_gpu.setdefault(w.gpu or wording.NONE, []).append(w.name)
+    if not by_gpu:
         return []
-    text = f"The speeds of {listed(names)} are the catalogue's, measured by others on other machines; measure your own for decisions."
-    return [Caution("catalogue-speeds", text)]
+    whose = listed([f"{gpu} ({listed(names)})" for gpu, names in by_gpu.items()])
+    text = f"The speeds of {whose} are the catalogue's, measured by others on other machines; measure your own for decisions."
+    odd = filter(None, (catalogue.remark(gpu, cluster.workload.name) for gpu in by_gpu))
+    return [Caution("catalogue-speeds", " ".join((text, *odd)))]
 
 
 def compute_range(cluster: Cluster, runs: Mapping[str, Result]) -> list[Caution]:
@@ -109,7 +115,7 @@ def setting(label: str, result: Result) -> list[Caution]:
     training = result.cluster.training
     own = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
     found = NoisyQuadratic().cautions(result.schedule, result.cluster, own)
-    return [Caution(c.code, f"{label}, at the profile's own setting: {c.text}") for c in found]
+    return [Caution(c.code, f"{label}, at the profile's own setting, untuned: {c.text}") for c in found]
 
 
 def target_cautions(row: Row, at_edge: bool) -> list[Caution]:

@@ -162,7 +162,7 @@ def timing(s: Schedule, cluster: Cluster) -> Timing:
 
 def limited_by(t: Timing, cluster: Cluster, *, server: bool = False) -> str:
     """What limits a run, in words."""
-    names = [w.name for w in cluster.workers]
+    names = [f"{w.name} ({w.gpu})" if w.gpu else w.name for w in cluster.workers]
     if cluster.n == 1:
         return "computation: one worker"
     worst = max(t.waiting, key=lambda k: t.waiting[k])

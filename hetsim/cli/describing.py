@@ -41,7 +41,11 @@ def _deliver(text: str, output: Path | None, force: bool) -> None:
 
 def init(
     gpus: str = typer.Option(
-        ..., "--gpus", metavar="GPU:N,...", help="GPUs of the catalogue, with counts.", show_default=False
+        ...,
+        "--gpus",
+        metavar="GPU:N,...",
+        help="GPUs of the catalogue, with counts; --gpus '?' lists them.",
+        show_default=False,
     ),
     slow: Annotated[
         list[str] | None,
@@ -86,6 +90,11 @@ def import_(
 
     text, fits = import_steps(steps, name=name, workload=workload)
     err().print(tables.fits(fits))
+    for fit in fits:
+        if fit.batches == 1:
+            err().print(
+                tables.paragraph("warning", f"{fit.worker}: one batch size says nothing of the overhead, taken as 0")
+            )
     _deliver(text, output, force)
 
 
@@ -93,10 +102,12 @@ def report(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="A folder written by compare -o or simulate -o.", show_default=False)
     ],
-    output: OutputFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here. Default: DIR/report.html.")
+    ] = None,
     force: ReplaceFile = False,
 ) -> None:
-    """Make one HTML file to send on. Default: DIR/report.html.
+    """Make one HTML file to send on.
 
     \b
     Examples:
@@ -114,7 +125,7 @@ def report(
 
 
 def explorer(port: int = typer.Option(8501, "--port", min=1, max=65535, metavar="N", help="Local port.")) -> None:
-    """Open the explorer in a browser (needs the extra app)."""
+    """Open the explorer in a browser (not in this version)."""
     from importlib.util import find_spec
 
     if find_spec("hetsim.webapp") is None:

@@ -70,6 +70,11 @@ def study(gpu_name: str, workload_name: str) -> str | None:
     return _studies().get((_known_workload(workload_name), _canonical(gpu_name)))
 
 
+def remark(gpu_name: str, workload_name: str) -> str:
+    """What is odd about the catalogue's speed of this GPU on this workload, in a sentence; empty where nothing is known."""
+    return _sources()["remarks"].get(f"{workload_name}/{gpu_name}", "")
+
+
 def workload(name: str) -> Workload:
     """Sizes of a shipped workload; the trainer finds its model and data by the same name. Raises UsageError."""
     return _workloads()[_known_workload(name)][0]
@@ -95,7 +100,7 @@ def _canonical(name: str) -> str:
 def _nearest_gpu(name: str) -> str:
     by_spelling = _aliases()
     hint = nearest(_plain(name), by_spelling)
-    if hint.startswith("did you mean "):
+    if _plain(name) and hint.startswith("did you mean "):
         return f"did you mean {by_spelling[hint.removeprefix('did you mean ').removesuffix('?')]}?"
     return "known: " + ", ".join(gpu_names())
 

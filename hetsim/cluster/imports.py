@@ -175,7 +175,7 @@ def _profile(
         {
             "schema_version": SCHEMA_VERSION,
             "name": name,
-            "description": f"{len(entries)} workers with the step times of {file}.",
+            "description": f"{len(entries)} worker{'s' if len(entries) > 1 else ''} with the step times of {file}.",
             "workload": workload,
             "workers": entries,
             "sources": sources,

@@ -53,6 +53,8 @@ def parse_rate(text: str, flag: str) -> float:
 def _parse_gpus(text: str) -> list[tuple[str, int]]:
     wanted = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
+        if swapped := re.fullmatch(r"(\d+)\s*[x×*:]\s*(\w.*)", entry):
+            raise UsageError(f"--gpus {entry}: the GPU comes first (write {swapped[2]}:{swapped[1]})")
         gpu, _, count = entry.partition(":")
         if count and not re.fullmatch(r"[1-9]\d{0,6}", count.strip()):
             raise UsageError(f"--gpus {entry}: cannot read the count (write {gpu}:2)")
@@ -71,7 +73,9 @@ def _check_speeds(gpus: Sequence[str], workload: str) -> None:
     missing = unknown(workload)
     if missing:
         others = [name for name in catalogue.workload_names() if not unknown(name)]
-        hint = f"it knows these GPUs for {', '.join(others)}" if others else "measure them: hetsim import"
+        hint = f"it knows these GPUs for {', '.join(others)}; " if others else ""
+        has = ", ".join(gpu for gpu in catalogue.gpu_names() if speed_known(gpu, workload))
+        hint += f"for {workload} it has {has}; measure yours: hetsim import"
         raise UsageError(f"the catalogue has no speed of {', '.join(missing)} for workload {workload} ({hint})")
 
 

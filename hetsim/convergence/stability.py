@@ -146,7 +146,8 @@ def cautions(
         bound = largest_stable_at(momentum, point, scale, shares_change=shares_change)
     a = learning_rate * largest_curvature
     out = []
-    where = f"lr·h = {a:.3g} at momentum {momentum:g} and a delay of {delay:.3g}"
+    updates = "1 update" if f"{delay:.3g}" == "1" else f"{delay:.3g} updates"
+    where = f"learning rate × largest curvature = {a:.3g}, at momentum {momentum:g} and a delay of {updates},"
     if a >= bound:
         out.append(
             Caution("unstable-learning-rate", f"{where} is past the stability bound {bound:.3g}: expect divergence.")
