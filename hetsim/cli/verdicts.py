@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -57,32 +59,38 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 def table(rows: Sequence[Row], winner: str | None, width: int) -> Table:
     """The algorithms, fastest first; the winner is marked and bold."""
+    names = [row["name"] if width >= 148 else row["name"].replace(":", ":\n", 1) for row in rows]
+    label = max(len(part) for name in names for part in name.split("\n"))
     shown = [column for column in columns(rows) if column[0] <= width]
+    while len(shown) > 1 and label + sum(_width(column, rows) + 2 for column in shown) + 4 > width:
+        shown.pop()  # a whole name says more than one column more
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
     out.add_column("", width=1)
-    out.add_column("\nalgorithm", overflow="fold", max_width=24 if width < 116 else 46)
+    out.add_column("\nalgorithm", overflow="fold", min_width=min(label, width // 2))
     for _, header, _ in shown:
         out.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
+    for row, name in zip(rows, names, strict=True):
         best = row["name"] == winner
-        name = row["name"] if width >= 148 else row["name"].replace(":", ":\n", 1)
         cells = [Text(cell(row)) for _, _, cell in shown]
         out.add_row("▶" if best else "", Text(name), *cells, style="bold green" if best else "")
     return out
 
 
-def limits(rows: Sequence[Row]) -> Table:
-    """What limits each algorithm; those with the same reason together."""
-    out = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    out.add_column(max_width=28, overflow="fold")
-    out.add_column()
+def _width(column: Column, rows: Sequence[Row]) -> int:
+    _, header, cell = column
+    return max(len(line) for text in (header, *(cell(row) for row in rows)) for line in text.split("\n"))
+
+
+def limits(rows: Sequence[Row]) -> Group:
+    """What limits each algorithm; those with the same reason together below it."""
     by_reason: dict[str, list[str]] = {}
     for row in rows:
-        by_reason.setdefault(row["limited_by"], []).append(row["name"].replace(":", ":\n  ", 1))
-    out.add_row(Text("limited by", style="bold"), "")
+        by_reason.setdefault(row["limited_by"], []).append(row["name"])
+    out: list[Any] = [Text("limited by", style="bold")]
     for reason, names in by_reason.items():
-        out.add_row(Text("\n".join(names)), Text(reason))
-    return out
+        out.append(Padding(Text(reason), (0, 0, 0, 2)))
+        out.append(Padding(Text(", ".join(names), style="dim"), (0, 0, 0, 6)))
+    return Group(*out)
 
 
 def warnings(codes: Sequence[str], texts: Sequence[str]) -> list[str]:
