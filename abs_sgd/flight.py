@@ -1,0 +1,123 @@
+"""One synchronization in flight: a flat gradient sum, and beside it the few numbers that must stay exact.
+
+    all-reduce 1   sent_P    gradient sums, in the model's dtype or in a shorter one
+    all-reduce 2   side      float64: loss, its weight, how many ranks pause and are finished, then a slot per rank with its samples
+                             and what its program gathers (a count in bf16 comes out wrong: 505 becomes 506)
+
+Both start at once and a flight is complete when both are. The host never blocks except in `wait`, which must always follow: it is where
+errors come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hetsim.errors import SimulationError
+
+HEAD = 4  # loss sum, loss weight, pausing, finished
+
+
+@dataclass(eq=False)
+class Flight:
+    """Contribution and result of one synchronization."""
+
+    number: int
+    sent_P: Tensor
+    side: Tensor
+    slots: int
+    works: tuple[dist.Work, ...]
+    _values: list[float] | None = field(default=None, init=False)
+
+    def completed(self) -> bool:
+        """Have both collectives ended? (never blocks)"""
+        return all(work.is_completed() for work in self.works)
+
+    def wait(self) -> list[float]:
+        """The side's numbers, summed over ranks. Raises SimulationError where a collective failed."""
+        if self._values is None:
+            try:
+                for work in self.works:
+                    work.wait()
+            except RuntimeError as error:
+                raise SimulationError(
+                    f"synchronization {self.number} failed: a rank is gone or out of step: {error}"
+                ) from error
+            self._values = self.side.tolist()
+        return self._values
+
+    def slot(self, rank: int) -> list[float]:
+        """What one rank put in its slot: samples, then what its program gathers."""
+        width = (len(self.side) - HEAD) // self.slots
+        at = HEAD + rank * width
+        return self.wait()[at : at + width]
+
+
+class Group:
+    """The ranks that train together: a process group, the default one, or this process alone."""
+
+    def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        self.together = dist.is_available() and dist.is_initialized()
+        if group is not None and not self.together:
+            raise SimulationError("a process group was given, but torch.distributed is not initialised")
+        self.group = (group or dist.group.WORLD) if self.together else None
+        self.rank = dist.get_rank(self.group) if self.together else 0
+        self.n = dist.get_world_size(self.group) if self.together else 1
+        if self.rank < 0:
+            raise SimulationError("this process is not a member of the process group given")
+        nccl = self.together and dist.get_backend(self.group) == "nccl"
+        self.device = device if nccl else torch.device("cpu")
+
+    def start(
+        self, number: int, sent_P: Tensor, head: tuple[float, float, float, float], own: tuple[float, ...]
+    ) -> Flight:
+        """Start both collectives; returns at once. `sent_P` must be left alone until the flight was waited for."""
+        side = torch.zeros(HEAD + self.n * len(own), dtype=torch.float64)
+        side[:HEAD] = torch.tensor(head, dtype=torch.float64)
+        at = HEAD + self.rank * len(own)
+        side[at : at + len(own)] = torch.tensor(own, dtype=torch.float64)
+        side = side.to(self.device)
+        works: list[dist.Work] = []
+        if self.n > 1:
+            for tensor in (sent_P, side):
+                work = dist.all_reduce(tensor, group=self.group, async_op=True)
+                assert work is not None
+                works.append(work)
+        return Flight(number, sent_P, side, self.n, tuple(works))
+
+    def total(self, values: Tensor, op: str = "sum") -> Tensor:
+        """Blocking: values reduced over the ranks (sum, min or max)."""
+        if self.n == 1:
+            return values
+        there = values.to(self.device)
+        dist.all_reduce(
+            there,
+            op={"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX}[op],
+            group=self.group,
+        )
+        return there.to(values.device)
+
+    def average(self, buffers: list[Tensor], weight: float) -> None:
+        """Blocking: floating-point buffers averaged over the ranks by weight, the others as the first rank's; as they are where all
+        weights are 0."""
+        floating = [b for b in buffers if b.is_floating_point()]
+        if self.n == 1 or not buffers:
+            return
+        parts = [(b.detach().double() * weight).reshape(-1) for b in floating]
+        total = self.total(torch.cat([*parts, torch.tensor([weight], dtype=torch.float64, device=buffers[0].device)]))
+        if total[-1] > 0:
+            sizes = [b.numel() for b in floating]
+            for buffer, mean in zip(floating, torch.split(total[:-1] / total[-1], sizes), strict=True):
+                buffer.copy_(mean.view_as(buffer))
+        for buffer in buffers:
+            if not buffer.is_floating_point():
+                self.from_first(buffer)
+
+    def from_first(self, tensor: Tensor) -> None:
+        """Blocking: the first rank's values in place of this rank's."""
+        if self.n > 1:
+            assert self.group is not None
+            dist.broadcast(tensor, src=dist.get_global_rank(self.group, 0), group=self.group)

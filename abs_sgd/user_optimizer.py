@@ -1,0 +1,149 @@
+"""The update of `abs_sgd.update`, taken by an optimizer that somebody else made, parameter groups and all.
+
+Division, clipping, learning-rate rules and prediction are `Updater`'s; only the step itself is the user's. The model stands at the
+compute point, the newest version x_k is kept beside it where the two can differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from abs_sgd.gradients import FlatModel
+from abs_sgd.update import ADAM_BETA2, ADAM_EPS, State, Updater, UpdateRule
+from hetsim.errors import UsageError
+
+Held = dict[Tensor, dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorRule(UpdateRule):
+    """A rule whose rate is a factor on every parameter group's own learning rate; `schedule` maps the samples in updates before this
+    one to a further factor."""
+
+    learning_rate: float = 1.0
+    schedule: Callable[[int], float] | None = None
+
+    def rate(self, samples_before: int, batch_samples: int) -> float:
+        factor = 1.0 if self.schedule is None else float(self.schedule(samples_before))
+        return super().rate(samples_before, batch_samples) * factor
+
+
+class UserUpdater(Updater):
+    """Steps the user's `optimizer` over `flat`, in place. Any torch optimizer whose `step()` needs no closure.
+
+    `moves`: whether the compute point leaves x_k, which takes a copy of the parameters. Raises UsageError for parameters of the
+    optimizer that the model does not train.
+    """
+
+    def __init__(
+        self, flat: FlatModel, optimizer: torch.optim.Optimizer, rule: FactorRule, *, moves: bool, blends: bool
+    ) -> None:
+        super().__init__(rule, keep_mean_gradient=blends)
+        self.flat, self.optimizer = flat, optimizer
+        self.parameters = [p for p in flat.model.parameters() if p.requires_grad]
+        known = {id(p) for p in self.parameters}
+        groups = optimizer.param_groups
+        if any(p.requires_grad and id(p) not in known for group in groups for p in group["params"]):
+            raise UsageError("the optimizer holds parameters that are not the model's")
+        self.home_P = flat.parameters_P.clone() if moves else flat.parameters_P
+        self.base_rates = [float(group["lr"]) for group in groups]
+        self._rates = list(self.base_rates)
+
+    def views(self, flat_P: Tensor) -> list[Tensor]:
+        """A flat vector seen as one tensor per parameter."""
+        parts = torch.split(flat_P, [p.numel() for p in self.parameters])
+        return [part.view_as(p) for part, p in zip(parts, self.parameters, strict=True)]
+
+    def go_home(self) -> None:
+        """Move the model to x_k."""
+        if self.home_P is not self.flat.parameters_P:
+            self.flat.parameters_P.copy_(self.home_P)
+
+    def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
+        made = super().step(state, gradient_sum_P, divisor=divisor, samples=samples, scale=scale)
+        if self.home_P is not self.flat.parameters_P:
+            self.home_P.copy_(self.flat.parameters_P)
+        return replace(made, parameters_P=self.home_P)
+
+    def predict(self, state: State, own_sum_P: Tensor | None, own_samples: float, own_share: float = 1.0) -> Tensor:
+        kept = self._held()
+        try:
+            return super().predict(state, own_sum_P, own_samples, own_share)
+        finally:
+            for parameter in self.parameters:
+                self.optimizer.state.pop(parameter, None)
+            self.optimizer.state.update(kept)
+
+    def look_ahead(self, state: State, kappa: float) -> Tensor:
+        self.go_home()
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            one = Updater(self._group_rule(group, base))
+            for p in group["params"]:
+                held = self.optimizer.state.get(p)
+                if held:
+                    tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+                    p.data.copy_(
+                        one.look_ahead(State(parameters_P=p.data, optimizer=tensors, progress=state.progress), kappa)
+                    )
+        return self.flat.parameters_P
+
+    def check_look_ahead(self) -> None:
+        """Raise UsageError where the optimizer has no velocity that `look_ahead` knows."""
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            self._group_rule(group, base)
+
+    def _group_rule(self, group: dict[str, Any], base: float) -> UpdateRule:
+        if "momentum" in group:
+            return replace(self.rule, learning_rate=base, momentum=group["momentum"])
+        if (
+            "betas" in group
+            and (group["betas"][1], group["eps"]) == (ADAM_BETA2, ADAM_EPS)
+            and not group.get("amsgrad")
+        ):
+            return replace(self.rule, learning_rate=base, optimizer="adamw", momentum=group["betas"][0])
+        raise UsageError(
+            "compute_point look-ahead knows the velocity of SGD, and of Adam and AdamW with torch's default beta2 and eps; "
+            "take local-prediction or current"
+        )
+
+    def _held(self) -> Held:
+        """A copy of the optimizer's state."""
+        return {
+            p: {
+                name: value.clone() if isinstance(value, Tensor) else value
+                for name, value in self.optimizer.state[p].items()
+            }
+            for p in self.parameters
+            if p in self.optimizer.state
+        }
+
+    def _torch_step(self, state: State, gradient_P: Tensor, rate: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """One step of the user's optimizer, from x_k, in place."""
+        self.go_home()
+        self._set_rates(rate)
+        for parameter, gradient in zip(self.parameters, self.views(gradient_P), strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self.flat.parameters_P, {}
+
+    def _set_rates(self, factor: float) -> None:
+        """Rates by samples seen. One that was changed from outside would differ between ranks, since they step at different times."""
+        for i, group in enumerate(self.optimizer.param_groups):
+            if float(group["lr"]) != self._rates[i]:
+                raise UsageError(
+                    f"the learning rate of parameter group {i} was changed from outside ({self._rates[i]:g} to {group['lr']:g}); "
+                    "replicas would part, because ranks step at different times: give AbsSgd schedule=, a function of samples seen"
+                )
+            group["lr"] = self._rates[i] = self.base_rates[i] * factor
+
+    def load_rates(self, base_rates: list[float]) -> None:
+        """Learning rates as they were when the run began; call it after loading the optimizer's state."""
+        self.base_rates = list(base_rates)
+        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
