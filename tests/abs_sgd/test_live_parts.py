@@ -8,6 +8,7 @@ from concurrent.futures import Future
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from abs_sgd.runtime.pacing import Pace, TooSlowError
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.run import schedule_of
 from abs_sgd.runtime.samples import Clerk, SampleDispenser, SharedCount
+from abs_sgd.runtime.wire import Wire
 from hetsim.cluster.spec import Slowdown, Worker
 from hetsim.errors import ScheduleError
 from hetsim.schedule import Kind
@@ -104,6 +106,17 @@ def test_the_shared_count_knows_its_own_at_once_and_starts_anew_with_each_synchr
 
     never = SharedCount(lambda key, n: Future())
     assert [never.count(0, 4), never.count(0, 5)] == [4, 9]
+
+
+def test_payloads_are_padded_and_buffers_used_again_as_zeros() -> None:
+    wire = Wire(0, 1, 10, torch.float32, least_bytes=99.0)
+    buffer_P = wire.buffer()
+    assert len(buffer_P) == 25 and len(Wire(0, 1, 10, torch.float32, least_bytes=39.0).buffer()) == 10
+    buffer_P += 1.0
+    wire.release(buffer_P)
+    again_P = wire.buffer()
+    assert again_P is buffer_P and not again_P.any()
+    assert wire.buffer() is not buffer_P  # one in flight, one being summed
 
 
 def _log(rank: int, at: float) -> RankLog:
