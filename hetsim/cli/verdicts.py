@@ -49,7 +49,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         (0, "\nsamples/s", lambda r: wording.rate(r["samples_per_s"])),
         (72, "busy\n%", lambda r: f"{100 * r['utilisation']:.0f}"),
         (90, "batch\nsamples", lambda r: wording.count(r["mean_batch_samples"])),
-        (100, "update\nms", lambda r: f"{1e3 * r['update_period_s']:.3g}"),
+        (100, "update\nms", lambda r: wording.rate(1e3 * r["update_period_s"])),
         (116, "\nlr, momentum", wording.rate_cell),
         (132, "staleness\nupdates", lambda r: wording.staleness(r["staleness_mean"], r["staleness_max"])),
         (148, "to target\nsamples", lambda r: wording.count(r["samples_to_target"])),
