@@ -71,7 +71,7 @@ def compute_range(cluster: Cluster, runs: Mapping[str, Result]) -> list[Caution]
         measured = [m for m, _ in (worker.step_times_s or worker.trace)]
         beyond = set().union(*outside_by_label.values())
         text = (
-            f"{worker.name} computes passes of {spread(beyond)} samples ({listed(list(outside_by_label))}) "
+            f"{worker.name} computes passes of {spread(beyond)} sample{'' if beyond == {1} else 's'} ({listed(list(outside_by_label))}) "
             f"where {spread(set(measured))} were measured."
         )
         out.append(Caution("extrapolated-compute", text))

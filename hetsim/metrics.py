@@ -170,7 +170,7 @@ def limited_by(t: Timing, cluster: Cluster, *, server: bool = False) -> str:
     percent = f"{100 * share:.0f} % of all worker time"
     if t.waiting_share < NOTHING_WAITS:
         if t.link_busy_share > 0.5 and not server:
-            return f"computation; the network ({slowest_link(cluster)}) sets the batch of {t.mean_batch_samples:.0f} samples"
+            return f"computation; the network ({slowest_link(cluster)}) sets the batch of {t.mean_batch_samples:,.0f} samples"
         return "computation: every worker is busy"
     if worst == "peers":
         slow = int(np.argmax(t.last_share))

@@ -28,7 +28,7 @@ def comparison(c: Comparison, width: int) -> list[Any]:
     """Everything `hetsim compare` prints."""
     rows = c.rows()
     head = Text.assemble((c.profile, "bold"), f": {len(rows)} algorithm{'s' if len(rows) != 1 else ''}, target ")
-    head.append(f"{c.target.metric} {c.target.value:.3g}")
+    head.append(f"{c.target.value:.3g}: {c.target.metric}")
     out: list[Any] = [head, "", table(rows, c.winner, width)]
     notes = ["▶ the winner"] if c.winner else []
     if any(row["name"] == PUBLISHED_READING for row in rows):
