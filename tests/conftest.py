@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,10 +26,11 @@ def no_torch() -> str | None:
     return None if find_spec("torch") else "torch is not installed (extra train)"
 
 
+@cache
 def no_namespaces() -> str | None:
-    if getattr(os, "geteuid", lambda: 1)() != 0:
-        return "network namespaces need root"
-    return None if shutil.which("ip") else "the command ip is not installed (package iproute2)"
+    from abs_sgd.namespaces import probe
+
+    return probe().reason or None
 
 
 def no_browser() -> str | None:

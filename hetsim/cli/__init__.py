@@ -2,6 +2,7 @@
 
     running      simulate, compare, explain, replay
     describing   profiles, algorithms, schema, init, import, report, app
+    checking     doctor
     arguments    what the commands have in common
     tables       results as Rich tables
     terminal     stdout, stderr, progress
@@ -20,7 +21,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import describing, running
+from hetsim.cli import checking, describing, running
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -67,6 +68,7 @@ def _root(
 
 running.register(app)
 describing.register(app)
+checking.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
