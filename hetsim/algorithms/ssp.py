@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hetsim.algorithms.base import Algorithm, Options, Program
-from hetsim.commands import Message, Port, ServerPort
+from hetsim.algorithms.asgd import Asgd
+from hetsim.algorithms.base import Options, Program
+from hetsim.commands import Message, ServerPort
 from hetsim.errors import ScheduleError
 from hetsim.schedule.kinds import Kind, Payload
 from hetsim.schedule.table import Schedule
@@ -24,30 +25,17 @@ class SspOptions(Options):
     )
 
 
-class Ssp(Algorithm, name="ssp"):
+class Ssp(Asgd, name="ssp"):
     """Stale synchronous parallel: ASGD in which a worker starts clock c only while c - (slowest clock) ≤ s.
 
-    Under a constant skew everybody ends up waiting for the slowest: n·b / (max t_i(b) + t_pull + t_push) samples/s. With s = 0 this is BSP
+    The workers' program is ASGD's; only the server differs, and an answer to a pull may be held back. Under a constant skew
+    everybody ends up waiting for the slowest: n·b / (max t_i(b) + t_pull + t_push) samples/s. With s = 0 this is BSP
     without momentum at lr/n (every arrival is a step). With `server_update: clock` the server holds a clock's gradients until all are there
     and steps on each over the clock's samples: their weighted mean where the optimizer has no momentum [our choice: one step per push].
     """
 
     source = "Ho et al. 2013, More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server, NeurIPS"
-    has_server = True
     Options: ClassVar[Any] = SspOptions
-
-    def parameter_buffers(self, optimizer_states: int) -> int:
-        """Weights and gradient; the optimizer's state is the server's."""
-        return 2
-
-    def worker(self, w: Port) -> Program:
-        """Pull (the answer may be held back), compute, push: one clock."""
-        while True:
-            pulled = yield w.wait((yield w.pull()))
-            if pulled.stop:
-                return
-            yield w.compute(w.batch)
-            yield w.wait((yield w.push()))
 
     def server(self, s: ServerPort) -> Program:
         """Apply gradients; answer a pull once its worker is at most s clocks ahead."""
