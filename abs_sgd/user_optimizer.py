@@ -98,7 +98,7 @@ class UserUpdater(Updater):
             self._group_rule(group, base)
 
     def _group_rule(self, group: dict[str, Any], base: float) -> UpdateRule:
-        if "momentum" in group:
+        if "nesterov" in group and "momentum" in group:  # SGD's
             return replace(self.rule, learning_rate=base, momentum=group["momentum"])
         if (
             "betas" in group

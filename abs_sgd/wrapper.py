@@ -15,6 +15,7 @@ the program does until its next `compute` (poll, apply, launch, predict) happens
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -205,7 +206,7 @@ class AbsSgd:
             "parameters": self._updater.home_P.clone(),
             "buffers": [buffer.detach().clone() for buffer in self.model.buffers()],
             "seen": self._seen,
-            "optimizer": self._updater.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self._updater.optimizer.state_dict()),
             "learning_rates": list(self._updater.base_rates),
             "mean_gradient": None if mean_P is None else mean_P.clone(),
             "summed": [self._sum_P.clone(), self._samples, *self._loss] if self._samples else None,
