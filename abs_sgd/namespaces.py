@@ -126,9 +126,10 @@ def probe() -> Probe:
     steps: Sequence[tuple[str, str, tuple[str, ...]]] = (
         ("network namespaces are not permitted", "run outside the container, or with --privileged",
          ("ip", "netns", "add", trial)),
-        ("links between namespaces are not permitted", "a kernel with veth",
+        ("links between namespaces are not permitted", "allow CAP_NET_ADMIN, or a kernel with veth",
          ("ip", "-n", trial, "link", "add", "name", "a", "type", "veth", "peer", "name", "b")),
-        ("there are no bridges", "a kernel with bridge", ("ip", "-n", trial, "link", "add", "name", "c", "type", "bridge")),
+        ("there are no bridges", "allow CAP_NET_ADMIN, or a kernel with bridge",
+         ("ip", "-n", trial, "link", "add", "name", "c", "type", "bridge")),
         ("links cannot be shaped", "a kernel with sch_tbf", ("tc", "-n", trial, *shape("a", 1e6, 1 << 18))),
         ("processes cannot enter a namespace", "run outside the container, or with --privileged",
          ("ip", "netns", "exec", trial, sys.executable, "-c", "")),

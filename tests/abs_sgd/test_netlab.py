@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,20 @@ def test_links_that_carry_nothing_and_clusters_too_large_are_refused() -> None:
         NetLab(replace(full, workers=full.workers * 1001))
 
 
+@pytest.mark.netns
+def test_a_probe_that_fails_half_way_says_where_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = namespaces.run
+
+    def run(program: str, *words: str) -> str:
+        if program == "tc":
+            raise NetLabError("Specified qdisc kind is unknown")
+        return real(program, *words)
+
+    monkeypatch.setattr(namespaces, "run", run)
+    assert "links cannot be shaped: Specified qdisc kind" in namespaces.probe().reason
+    assert of_process(os.getpid()) == []
+
+
 # --- shaping ---
 
 
@@ -268,6 +283,19 @@ def test_nothing_is_left_after(error: type[BaseException] | None) -> None:
     process.stdout.close()
     assert signal.getsignal(signal.SIGTERM) is before
     lab.close()
+
+
+@pytest.mark.netns
+def test_labs_beside_each_other_and_in_other_threads_keep_to_themselves() -> None:
+    def second() -> int:
+        with NetLab(cluster(100, 100)) as lab:
+            return lab.exec(1, ["true"]).wait(20)
+
+    with NetLab(cluster(100, 100)) as lab, ThreadPoolExecutor(1) as pool:
+        sleeper = lab.exec(0, ["sleep", "600"])
+        assert pool.submit(second).result() == 0
+        assert sleeper.poll() is None and len(of_process(os.getpid())) == 3
+    assert of_process(os.getpid()) == []
 
 
 @pytest.mark.netns
