@@ -218,15 +218,17 @@ def _watch(ranks: Sequence[Any]) -> list[int]:
     """Wait until all have ended; after the first failure those that are left have a moment. Ranks in the order in which they failed."""
     failed: list[int] = []
     until = float("inf")
-    while left := [p for p in ranks if p.exitcode is None]:
-        patience = None if until == float("inf") else until - time.monotonic()
-        if patience is not None and patience <= 0:
-            break
-        wait([p.sentinel for p in left], patience)
-        for rank, process in enumerate(ranks):
-            if process.exitcode and rank not in failed:
+    while True:
+        codes = [p.exitcode for p in ranks]  # asked once a round: a sentinel may be ready before the exit code is
+        for rank, code in enumerate(codes):
+            if code and rank not in failed:
                 failed.append(rank)
                 until = min(until, time.monotonic() + STOP_BY_ITSELF_S)
+        left = [p.sentinel for p, code in zip(ranks, codes, strict=True) if code is None]
+        patience = None if until == float("inf") else until - time.monotonic()
+        if not left or (patience is not None and patience <= 0):
+            break
+        wait(left, patience)
     return failed
 
 
