@@ -42,7 +42,7 @@ __all__ = ["DATA_DEVICE", "PAYLOAD_SHARE", "NetLab", "NetLabError", "Probe"]
 PAYLOAD_SHARE = 1448 / 1514
 # What a link may send at once after a rest: at least one and a half of the 64 KiB that TCP hands down as one, and 2 ms' worth, which
 # the kernel may be late by on busy cores. Every collective after a rest gets it for nothing, so no more: measured on two busy cores at
-# 200 Mbit/s, two hosts were through with 10 MB 2.3 % before the ring formula with 256 KiB, .7 % with 96; both kept a long transfer's rate.
+# 200 Mbit/s, two hosts were through with 10 MB 2.3 % before the ring formula with 256 KiB, .6 % with 96 (benchmarks/shaped_links.py).
 BURST_BYTES, BURST_S = 96 * 1024, 0.002
 DATA_DEVICE, STORE_DEVICE = "data0", "store0"
 # 198.18.0.0/15 is set aside for benchmarks of networks (RFC 2544, RFC 6890): nobody's machines are there.
