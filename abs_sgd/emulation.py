@@ -59,5 +59,5 @@ def _rank_on_host(namespace: str, job: live.Job, rank: int, steps: Any) -> None:
     """A rank process: its two connections to the store first, since the host cannot reach it."""
     stores = [live._tcp_store(job.port, is_master=False) for _ in range(2)]
     enter(namespace)
-    setattr(live, "_tcp_store", lambda port, *, is_master: stores.pop())
+    live._tcp_store = lambda port, *, is_master: stores.pop()
     live._rank_process(job, rank, steps)

@@ -1,6 +1,7 @@
 """The command line: `hetsim`. No logic here: each command reads its arguments, calls one function, shows what it returns.
 
     running      simulate, compare, explain, replay
+    validating   validate
     describing   profiles, algorithms, schema, init, import, report, app
     checking     doctor
     arguments    what the commands have in common
@@ -21,7 +22,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import checking, describing, running
+from hetsim.cli import checking, describing, running, validating
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -67,6 +68,7 @@ def _root(
 
 
 running.register(app)
+validating.register(app)
 describing.register(app)
 checking.register(app)
 

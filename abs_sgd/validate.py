@@ -1,0 +1,308 @@
+"""validate: predict, run for real on this machine, compare.
+
+One machine plays the profile's cluster: a process per worker, passes paced to the profile's times, gradients padded to its bytes, links
+shaped in network namespaces where that can be had. The measured Schedule has the simulator's own format, so both go through the same
+metrics; and both are executed in process on the same task with the same rule, so that the losses differ by timing alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from abs_sgd import agreement
+from abs_sgd.agreement import Tolerances
+from hetsim.algorithms import Algorithm, make
+from hetsim.convergence.predictor import Curve, Setting
+from hetsim.errors import UsageError
+from hetsim.labels import Contender, parse
+from hetsim.schedule import Kind, Schedule
+from hetsim.simulate import Result, simulate, versions
+
+if TYPE_CHECKING:
+    from abs_sgd.launch import LiveRun
+    from abs_sgd.netlab import NetLab
+    from abs_sgd.update import UpdateRule
+    from abs_sgd.workloads import Task
+    from hetsim.cluster import Profile
+    from hetsim.cluster.spec import Cluster
+
+VALIDATION_VERSION = 1
+UPDATES = 60  # half a minute at half a second each [our choice]
+PACE_TOLERANCE = 0.25  # one pass may take this much longer than its profile before the run is given up [our choice]
+EVALUATIONS = 100  # per curve: at most every 2 % of the time, twice as often as a 2 % interval asks for [our choice]
+MOST_RUNS = 5
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pair:
+    """One seed of one algorithm: what was predicted, what was measured, and the loss curves of the two Schedules."""
+
+    predicted: Result
+    measured: Result
+    curves: Mapping[str, Curve]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Validation:
+    """`document`: the JSON document; `pairs`: per label, one Pair per seed; `within`: whether every prediction held."""
+
+    document: dict[str, Any]
+    pairs: Mapping[str, Sequence[Pair]]
+    profile_yaml: str = ""
+
+    @property
+    def within(self) -> bool:
+        return bool(self.document["within"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What all runs have in common; `said`: what differs from the profile, in words."""
+
+    cluster: Cluster
+    task: Task
+    rule: UpdateRule
+    profile_yaml: str
+    updates: int
+    target: float
+    pace_tolerance: float
+    said: list[str] = field(default_factory=list)
+
+
+def validate(
+    profile: Profile,
+    algorithms: Sequence[str],
+    *,
+    runs: int = 1,
+    updates: int = UPDATES,
+    seed: int = 0,
+    tolerances: Tolerances | None = None,
+    shape: bool | None = None,
+    pace_tolerance: float = PACE_TOLERANCE,
+    progress: Progress | None = None,
+) -> Validation:
+    """Predict, run live and compare, `runs` paired seeds from `seed` on, for every label of `algorithms`.
+
+    `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
+    that does not run live), RankFailedError (a worker that cannot keep its profile's time among them).
+    """
+    if not 1 <= runs <= MOST_RUNS:
+        raise UsageError(f"runs: 1 to {MOST_RUNS}, not {runs}")
+    if not algorithms:
+        raise UsageError("name an algorithm: -a abs-sgd")
+    allowed = tolerances or Tolerances()
+    setup = prepare(profile, updates, pace_tolerance)
+    chosen = [_as_live(parse(text), setup) for text in dict.fromkeys(algorithms)]
+    rows, pairs = [], {}
+    with _network(setup, shape) as lab:
+        for index, (label, algorithm) in enumerate(chosen):
+            done = []
+            for number in range(runs):
+                if progress is not None:
+                    progress(index * runs + number, len(chosen) * runs, f"{label}, seed {seed + number}")
+                done.append(_pair(setup, algorithm, seed + number, lab))
+            pairs[label] = [pair for pair, _ in done]
+            compared = [run for _, run in done]
+            found = agreement.checks(compared, allowed, updates)
+            options = algorithm.options.model_dump(mode="json")
+            rows.append(agreement.row(label, algorithm.name, options, compared, found))
+        shaped = lab is not None
+    document = {
+        "schema_version": VALIDATION_VERSION,
+        "profile": setup.cluster.name,
+        "workload": setup.task.name,
+        "seeds": [seed + number for number in range(runs)],
+        "updates": updates,
+        "target_loss": agreement.finite(setup.target),
+        "shaped": shaped,
+        "said": list(dict.fromkeys(setup.said)),
+        "tolerances": {**dataclasses.asdict(allowed), "pace": pace_tolerance},
+        "within": all(row["within"] for row in rows),
+        "verdict": "; ".join(f"{row['name']}: {row['verdict']}" for row in rows),
+        "algorithms": rows,
+        "machine": {"cpus": os.cpu_count(), "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None},
+        "command": None,
+        "versions": _versions(),
+    }
+    return Validation(document=document, pairs=pairs, profile_yaml=setup.profile_yaml)
+
+
+def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE) -> Setup:
+    """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained."""
+    from abs_sgd import workloads
+    from abs_sgd.gradients import FlatModel
+    from abs_sgd.predictor import rule_of
+
+    if updates < 2:
+        raise UsageError("updates: a period takes at least two")
+    cluster = profile.cluster()
+    said: list[str] = []
+    task = workloads.get(cluster.workload)
+    workload = cluster.workload
+    own_bytes = FlatModel(task.make_model(0)).size * task.dtype.itemsize
+    if own_bytes > workload.gradient_bytes:
+        said.append(f"gradients have the model's {own_bytes:,} bytes, not the profile's {workload.gradient_bytes:,.0f}")
+        workload = dataclasses.replace(workload, gradient_bytes=float(own_bytes))
+    elif own_bytes < workload.gradient_bytes:
+        said.append(f"gradients of {own_bytes:,} bytes are padded to the profile's {workload.gradient_bytes:,.0f}")
+    if workload.dataset_samples != task.samples:
+        said.append(f"the data have {task.samples:,} samples, not the profile's {workload.dataset_samples:,}")
+        workload = dataclasses.replace(workload, dataset_samples=task.samples)
+    if any(link.changes for link in cluster.network.links):
+        said.append(
+            "links do not change while a live run lasts: the profile's events of links are in the prediction only"
+        )
+    training = cluster.training
+    stated = training.target_loss
+    return Setup(
+        cluster=dataclasses.replace(cluster, workload=workload),
+        task=task,
+        rule=rule_of(training, Setting(learning_rate=training.learning_rate, momentum=training.momentum)),
+        profile_yaml=profile.to_yaml(),
+        updates=updates,
+        target=task.target_loss if stated is None else stated,
+        pace_tolerance=pace_tolerance,
+        said=said,
+    )
+
+
+def _as_live(contender: Contender, setup: Setup) -> tuple[str, Algorithm]:
+    """The algorithm as the live runtime does it. Raises UsageError where it does not."""
+    from abs_sgd.runtime.run import check_live
+
+    algorithm = contender.algorithm(setup.cluster.options)
+    check_live(algorithm)
+    if getattr(algorithm.options, "overlap", False):
+        algorithm = make(algorithm.name, {**algorithm.options.model_dump(), "overlap": False})
+        setup.said.append(f"live runs send a gradient whole, so {contender.label} is predicted with overlap=false")
+    return contender.label, algorithm
+
+
+@contextmanager
+def _network(setup: Setup, shape: bool | None) -> Iterator[NetLab | None]:
+    """The shaped network, or None and a word about it."""
+    from abs_sgd.netlab import NetLab
+
+    probe = NetLab.probe()
+    if shape is False or (shape is None and not probe.ok):
+        why = "as asked for" if shape is False else probe.reason
+        setup.said.append(f"links are not shaped to the profile's ({why}): transfers are faster than predicted")
+        yield None
+        return
+    with NetLab(setup.cluster) as lab:
+        setup.said.extend(f"not emulated: {text}" for text in lab.skipped)
+        yield lab
+
+
+def _pair(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> tuple[Pair, agreement.Run]:
+    predicted = simulate(setup.cluster, algorithm, seed=seed, updates=setup.updates)
+    predicted = _named(predicted.schedule, setup, algorithm, seed)
+    live = _run_live(setup, algorithm, seed, lab)
+    measured = _named(live.schedule, setup, algorithm, seed)
+    curve, _ = execute(setup, predicted.schedule, seed)
+    lived, deviation = execute(setup, measured.schedule, seed, live)
+    run = agreement.Run(
+        seed=seed,
+        predicted=_figures(setup, predicted.schedule, curve),
+        measured=_figures(setup, measured.schedule, lived),
+        replay_deviation=deviation,
+    )
+    return Pair(predicted=predicted, measured=measured, curves={"predicted": curve, "measured": lived}), run
+
+
+def _named(schedule: Schedule, setup: Setup, algorithm: Algorithm, seed: int) -> Result:
+    header = dataclasses.replace(schedule.header, profile_yaml=setup.profile_yaml)
+    return Result(dataclasses.replace(schedule, header=header), setup.cluster, algorithm, seed)
+
+
+def _figures(setup: Setup, schedule: Schedule, curve: Curve) -> agreement.Figures:
+    met = curve.crossing(setup.target)
+    return agreement.figures(schedule, setup.cluster, met[1] if met else None, agreement.finite(float(curve.loss[-1])))
+
+
+def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> LiveRun:
+    """One paced run, its links shaped where there is a lab."""
+    from abs_sgd import launch as live
+    from abs_sgd.emulation import run_inside
+    from abs_sgd.runtime.run import Limits, Pacing
+
+    pacing = Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance)
+    options = algorithm.options.model_dump()
+    if lab is None:
+        return live.launch(
+            setup.cluster,
+            algorithm.name,
+            options=options,
+            rule=setup.rule,
+            seed=seed,
+            updates=setup.updates,
+            pacing=pacing,
+        )
+    with tempfile.TemporaryDirectory(prefix="hetsim-validate-") as folder, live._store() as port:
+        job = live.Job(
+            cluster=setup.cluster,
+            algorithm=algorithm.name,
+            options=options,
+            workload=setup.cluster.workload.name,
+            task_options={},
+            rule=setup.rule,
+            seed=seed,
+            limits=Limits(updates=setup.updates),
+            pacing=pacing,
+            profile_yaml=setup.profile_yaml,
+            port=port,
+            folder=folder,
+        )
+        run_inside(lab, job)
+        return live.read(folder)
+
+
+def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = None) -> tuple[Curve, float | None]:
+    """A Schedule as training in process: its loss curve, and the distance of `live`'s parameters from where it ends, over their norm."""
+    import torch
+
+    from abs_sgd.replay.inprocess import InProcess
+    from abs_sgd.update import State
+
+    ends = _last_states(schedule)
+    seen: dict[int, State] = {}
+
+    def keep(number: int, state: State) -> None:
+        if number in ends:
+            seen[number] = state
+
+    samples = int(schedule.samples[schedule.rows(Kind.GRAD)].sum())
+    curve = InProcess(schedule, setup.task, seed=seed).train(
+        setup.rule, evaluate_every_samples=max(1, samples // EVALUATIONS), observe=keep
+    )
+    if live is None or set(seen) != ends:  # cut off where it diverged
+        return curve, None
+    norm = torch.linalg.vector_norm(live.parameters_P)
+    off = (torch.linalg.vector_norm(seen[end].parameters_P - live.parameters_P) for end in ends)
+    return curve, max(float(each / norm) for each in off)
+
+
+def _last_states(schedule: Schedule) -> set[int]:
+    """Where each replica ended."""
+    changes = np.isin(schedule.kind, (Kind.STEP, Kind.MIX))
+    out = set()
+    for rank in range(schedule.n):
+        rows = np.flatnonzero((schedule.worker == rank) & changes)
+        if len(rows):
+            out.add(int(schedule.state[rows[-1]]))
+    return out
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    return {**versions(), "torch": str(torch.__version__)}

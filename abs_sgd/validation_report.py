@@ -1,0 +1,141 @@
+"""A validation as a folder and as one page: predicted and measured timelines one above the other, a table, losses, provenance."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hetsim import export, report, wording
+
+if TYPE_CHECKING:
+    from abs_sgd.validate import Pair, Validation
+
+SIDES = ("predicted", "measured")
+
+
+def write(validation: Validation, folder: str | Path, *, command: str | None = None) -> Path:
+    """validation.json, report.html, predicted/ (of the first seed) and measured-1/ ...; these below LABEL/ where there are several
+    algorithms. Whole or not at all. Raises UsageError."""
+    document = {**validation.document, "command": command}
+    labels = export.safe_labels(list(validation.pairs))
+    with export.new_folder(folder) as temporary:
+        export.write_json(temporary / "validation.json", document)
+        export.write_text(temporary / "profile.yaml", validation.profile_yaml)
+        export.write_text(temporary / "report.html", html(validation, command=command))
+        for label, name in labels.items():
+            place = temporary if len(labels) == 1 else temporary / name
+            place.mkdir(exist_ok=True)
+            pairs = validation.pairs[label]
+            export.write_simulation(pairs[0].predicted, place / "predicted", label=label)
+            for number, pair in enumerate(pairs, 1):
+                export.write_simulation(pair.measured, place / f"measured-{number}", label=label)
+    return Path(folder)
+
+
+def html(validation: Validation, *, command: str | None = None) -> str:
+    """The page; nothing in it is loaded from anywhere."""
+    from plotly.offline import get_plotlyjs
+
+    document = validation.document
+    title = f"Did the prediction for {document['profile']} hold?"
+    links = "links shaped" if document["shaped"] else "links not shaped"
+    facts = f"{document['workload']} · {document['updates']} updates · seeds {', '.join(map(str, document['seeds']))} · {links}"
+    body = [
+        f"<header>\n<h1>{escape(title)}</h1>\n<p class='verdict'>{escape(document['verdict'])}</p>\n"
+        f"<p class='facts'>{escape(facts)}</p>\n</header>",
+        *(_algorithm(row, validation.pairs[row["name"]], document) for row in document["algorithms"]),
+        report._section(
+            "How this was run", "<ul>" + "".join(f"<li>{escape(s)}</li>" for s in document["said"]) + "</ul>"
+        ),
+        report._reproduce(
+            report.Material(document={**document, "command": command}, profile_yaml=validation.profile_yaml)
+        ),
+    ]
+    style = (files("hetsim") / "report.css").read_text(encoding="utf-8")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>\n{style}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + f"\n</main>\n<script>{report.UNFOLD}</script>\n</body>\n</html>\n"
+    )
+
+
+def _algorithm(row: dict[str, Any], pairs: Any, document: dict[str, Any]) -> str:
+    pair: Pair = pairs[0]
+    return report._section(
+        row["name"],
+        f"<p>{escape(row['verdict'])}</p>",
+        _table(row),
+        *_timelines(pair, row["runs"][0]["seed"]),
+        _loss(pair, document),
+    )
+
+
+def _timelines(pair: Pair, seed: int) -> list[str]:
+    from hetsim import plots
+
+    sides = ((side, getattr(pair, side).schedule) for side in SIDES)
+    return [report._figure(plots.timeline(s), f"{side}, seed {seed}, half way through") for side, s in sides]
+
+
+def _loss(pair: Pair, document: dict[str, Any]) -> str:
+    from hetsim import plots
+
+    both = ("seconds", "samples")
+    return "\n".join(
+        report._figure(
+            plots.loss(pair.curves, target=document["target_loss"], against=axis, ours=["measured"]),  # type: ignore[arg-type]
+            f"Loss against {axis}: both Schedules, executed in process on the same task",
+        )
+        for axis in both
+    )
+
+
+def lines(row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """One algorithm side by side: (figure, predicted, measured, off), per seed."""
+    out = []
+    for run in row["runs"]:
+        p, m = run["predicted"], run["measured"]
+        seed = f", seed {run['seed']}" if len(row["runs"]) > 1 else ""
+        for name, key, show in (
+            ("time per update", "update_period_s", wording.seconds),
+            ("samples/s", "samples_per_s", wording.rate),
+            ("samples per update", "mean_batch_samples", wording.count),
+            ("time to target", "time_to_target_s", wording.seconds),
+        ):
+            out.append((name + seed, show(p[key]), show(m[key]), off(p[key], m[key])))
+        for name, key in (("busy", "utilisation"), ("waiting", "waiting_share")):
+            out.append((name + seed, wording.percent(p[key], 1), wording.percent(m[key], 1), ""))
+        for cause in p["waiting"]:
+            if max(p["waiting"][cause], m["waiting"][cause]) > 0.0005:
+                sides = (wording.percent(side["waiting"][cause], 1) for side in (p, m))
+                out.append((f"waiting for {cause}{seed}", *sides, ""))  # type: ignore[arg-type]
+        for worker, share in p["sample_share"].items():
+            seen = m["sample_share"][worker]
+            out.append(
+                (f"share of {worker}{seed}", wording.percent(share, 1), wording.percent(seen, 1), off(share, seen))
+            )
+        deviation = run["replay_deviation"]
+        out.append((f"replayed parameters{seed}", "", "" if deviation is None else f"{deviation:.1e} off", ""))
+    return out
+
+
+def off(predicted: float | None, measured: float | None) -> str:
+    """Measured over predicted, as a signed percentage."""
+    if not predicted or measured is None:
+        return ""
+    return f"{100 * (measured / predicted - 1):+.1f} %"
+
+
+def _table(row: dict[str, Any]) -> str:
+    heads = "".join(f"<th>{head}</th>" for head in ("", "predicted", "measured", "off"))
+    body = "\n".join(
+        f"<tr><th scope='row'>{escape(line[0])}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in line[1:])
+        + "</tr>"
+        for line in lines(row)
+    )
+    return f"<div class='wide'><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody>\n</table></div>"
