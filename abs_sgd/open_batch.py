@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 
 from abs_sgd.flight import Group
 from abs_sgd.workloads.order import Ints, SampleOrder
-from hetsim.errors import UsageError
+from hetsim.errors import SimulationError, UsageError
 
 VERSION = 1
 
@@ -66,7 +66,6 @@ class OpenBatchSampler(Sampler[list[int]]):
             members = "-".join(str(rank) for rank in dist.get_process_group_ranks(self.group.group))
             default = dist.distributed_c10d._get_default_store()
             self._store = dist.distributed_c10d.PrefixStore(f"abs_sgd/open-batch/{members}", default)
-            self._thread = ThreadPoolExecutor(1, "open-batch")
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.epoch
@@ -160,5 +159,28 @@ class OpenBatchSampler(Sampler[list[int]]):
             at = self._cursors.get(key, 0)
             self._cursors[key] = at + self.batch_size
             return lambda: at
-        future = self._thread.submit(self._store.add, key, self.batch_size)
-        return lambda: int(future.result()) - self.batch_size
+        return _Claim(self._store, key, self.batch_size)
+
+
+class _Claim(Thread):
+    """One question to the store. A daemon: a store that no longer answers must not keep the process from ending."""
+
+    def __init__(self, store: Any, key: str, size: int) -> None:
+        super().__init__(name="open-batch", daemon=True)
+        self._question = store, key, size
+        self._first = 0
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        store, key, size = self._question
+        try:
+            self._first = int(store.add(key, size)) - size
+        except RuntimeError as error:
+            self._error = error
+
+    def __call__(self) -> int:
+        self.join()
+        if self._error is not None:
+            raise SimulationError(f"the job's store, which hands out samples, is gone: {self._error}") from self._error
+        return self._first

@@ -170,7 +170,7 @@ def sampling(rank: int) -> Result:
     sampler = abs_sgd.OpenBatchSampler(10, 1, seed=5)
     seen: list[list[int]] = []
     for _ in range(2):
-        loader = DataLoader(data, batch_sampler=sampler, num_workers=2)
+        loader = DataLoader(data, batch_sampler=sampler, num_workers=2, multiprocessing_context="fork")
         seen.append([int(i) for (batch,) in loader for i in batch])
     return {"epochs": seen}
 
@@ -182,7 +182,7 @@ def sampling_resumed(rank: int) -> Result:
     sampler = abs_sgd.OpenBatchSampler(40, 1, seed=5)
     trainer = abs_sgd.AbsSgd(net, sgd(net), sampler=sampler)
     before = []
-    for (x,) in DataLoader(data, batch_sampler=sampler, num_workers=2):
+    for (x,) in DataLoader(data, batch_sampler=sampler, num_workers=2, multiprocessing_context="fork"):
         net(x[:, None]).mean().backward()
         trainer.step(1)
         before.append(int(x))
@@ -195,7 +195,7 @@ def sampling_resumed(rank: int) -> Result:
     resumed = abs_sgd.AbsSgd(net, sgd(net), sampler=again)
     resumed.load_state_dict(state)
     after = []
-    for (x,) in DataLoader(data, batch_sampler=again, num_workers=2):
+    for (x,) in DataLoader(data, batch_sampler=again, num_workers=2, multiprocessing_context="fork"):
         net(x[:, None]).mean().backward()
         resumed.step(1)
         after.append(int(x))
