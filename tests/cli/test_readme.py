@@ -40,6 +40,13 @@ def document(path: Path) -> object:
     return pytest.param(path, id=str(path.relative_to(ROOT)), marks=marks)
 
 
+def example(path: Path) -> object:
+    """Those that train run under torchrun, on two ranks."""
+    marks = [pytest.mark.torch, pytest.mark.live] if path.name.startswith("train_") else []
+    return pytest.param(path, id=path.name, marks=marks)
+
+
+EXAMPLES = [example(path) for path in sorted((ROOT / "examples").glob("*.py"))]
 DOCUMENTS = [document(path) for path in refresh.documents()]
 
 
@@ -74,9 +81,12 @@ def test_a_command_that_fails_is_told(tmp_path: Path) -> None:
         refresh.refreshed("```console\n$ hetsim simulate mixed-gpu-4 -a nothing\n```\n")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+@pytest.mark.parametrize("path", EXAMPLES)
 def test_example_runs(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    trains = path.name.startswith("train_")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if trains else []
+    command = [sys.executable, *torchrun, str(path), *(["--epochs", "1"] if trains else [])]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240 if trains else 60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"

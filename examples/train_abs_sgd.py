@@ -1,0 +1,56 @@
+"""Handwritten digits by ABS-SGD: examples/train_ddp.py converted (see docs/convert-your-ddp-script.md).
+
+torchrun --standalone --nproc-per-node 2 examples/train_abs_sgd.py --epochs 5
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import abs_sgd
+
+HELD_OUT = 297  # of 1,797 pictures
+
+
+def pictures() -> tuple[TensorDataset, Tensor, Tensor]:
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+    return TensorDataset(x[HELD_OUT:], y[HELD_OUT:]), x[:HELD_OUT], y[:HELD_OUT]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=5)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    data, test_x, test_y = pictures()
+    model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    sampler = abs_sgd.OpenBatchSampler(len(data), batch_size=16, seed=0)
+    loader = DataLoader(data, batch_sampler=sampler)
+    trainer = abs_sgd.AbsSgd(model, optimizer, sampler=sampler, clip_norm=5.0)
+    for epoch in range(args.epochs):
+        model.train()
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            trainer.step(len(x), loss=loss)
+        with trainer.synchronized(), torch.no_grad():
+            model.eval()
+            right = (model(test_x).argmax(1) == test_y).double().mean().item()
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right")
+    trainer.finish()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
