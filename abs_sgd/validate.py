@@ -21,7 +21,7 @@ from abs_sgd import agreement
 from abs_sgd.agreement import Tolerances
 from hetsim.algorithms import Algorithm, make
 from hetsim.convergence.predictor import Curve, Setting
-from hetsim.errors import UsageError
+from hetsim.errors import MissingExtraError, UsageError
 from hetsim.labels import Contender, parse
 from hetsim.schedule import Kind, Schedule
 from hetsim.simulate import Result, simulate, versions
@@ -137,9 +137,12 @@ def validate(
 
 
 def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE) -> Setup:
-    """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained."""
-    from abs_sgd import workloads
-    from abs_sgd.gradients import FlatModel
+    """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained, MissingExtraError."""
+    try:
+        from abs_sgd import workloads
+        from abs_sgd.gradients import FlatModel
+    except ImportError as error:
+        raise MissingExtraError("running for real", "train") from error
     from abs_sgd.predictor import rule_of
 
     if updates < 2:

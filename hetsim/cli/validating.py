@@ -6,7 +6,6 @@ import typer
 
 from hetsim.cli import arguments as arg
 from hetsim.cli.terminal import emit_json, emit_rich, progress_bar, say
-from hetsim.errors import MissingExtraError
 
 OUTSIDE = 3  # exit code: a check failed
 
@@ -46,13 +45,8 @@ def validate(
       hetsim validate emulated-4 -a s-sgd -a lb-bsp -a abs-sgd --runs 5 -o held
       hetsim validate my.yaml -a abs-sgd --period-tolerance 0.02 --json
     """
-    try:
-        import torch  # noqa: F401
-
-        from abs_sgd import agreement, validation_report
-        from abs_sgd.validate import validate as run
-    except ImportError as error:
-        raise MissingExtraError("running for real", "train") from error
+    from abs_sgd import agreement, validation_report
+    from abs_sgd.validate import validate as run
     from hetsim import export
 
     folder = export.check_folder(output, False)

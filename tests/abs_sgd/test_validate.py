@@ -168,7 +168,7 @@ def test_what_does_not_run_live_is_refused_before_anything_is_started(name: str,
 
 
 @pytest.mark.parametrize("changed", [{"runs": 0}, {"runs": 6}, {"updates": 1}])
-def test_counts_out_of_range(changed: dict[str, int]) -> None:
+def test_counts_out_of_range(changed: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         validate(load_profile(TWO), ["s-sgd"], **changed)
 
