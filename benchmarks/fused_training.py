@@ -1,4 +1,6 @@
-"""Fused against unfused training in virtual time: PYTHONPATH=. python benchmarks/fused_training.py
+"""Fused against unfused training in virtual time.
+
+    python benchmarks/fused_training.py
 
 One Schedule (one update of delay, four workers, shares 12:8:4:2 in micro-batches of 2) per compute point and model, float64, one
 thread. `current` fuses the passes of all workers into one per update, `local-prediction` those of one worker. Prints passes, seconds

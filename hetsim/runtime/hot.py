@@ -1,6 +1,6 @@
 """The inner loop: answers the commands every algorithm spends its time on, with everything it needs in local variables.
 
-A worker-iteration of synchronous SGD is four commands, one event and three rows; at 3 µs there is no room for attribute look-ups, so
+A worker-iteration of synchronous SGD is four commands, one event and three rows; at 2 µs there is no room for attribute look-ups, so
 this one function holds the hot paths of `compute`, `poll`, `wait`, `all_reduce` and `apply` in line. What is rarer goes to the
 handlers of `hetsim.runtime.driver`, which define the meaning; each shortcut below names the method it stands for.
 """
@@ -43,6 +43,7 @@ def inner_loop(
     open_collectives, early, start = sim.collectives.open, sim.collectives.early, sim.collectives.start
     find, left_after = sim.collectives.find, sim.collectives.left_after
     backward_share, alone = sim.cluster.workload.backward_share, sim.n == 1
+    others = sim.n - 1
     prompt = not any(worker.update_s for worker in sim.cluster.workers)  # updates take no time
     Compute, Poll, Wait, AllReduce, Apply, Computed = (
         cmd.Compute,
@@ -62,125 +63,129 @@ def inner_loop(
 
     def resume(rank: Rank, value: Any, alone_until: int = -1) -> None:
         send = rank.send
-        spins = 0  # commands that a program could give for ever
+        spins = 0
         while spins < MOST_AT_ONE_INSTANT:
-            try:
-                command = send(value)
-            except StopIteration:
-                sim.finish(rank)
-                return
-            kind = command.__class__
-            if kind is Compute:
-                samples = command.samples
-                cursor = dispenser.cursor
-                if samples < dispenser.epoch_end - cursor:  # Dispenser.take
-                    dispenser.cursor = cursor + samples
-                else:
-                    samples = dispenser.take(samples)
-                    if not samples:
-                        rank.times = (0.0, 0.0)  # no pass to stream from
-                        spins += 1
-                        value = Computed(0, 0.0)
-                        continue
-                now = env._now
-                rank.job = (cursor, samples, now)
-                rank.times = times = rank.timer(samples)
-                if varying:
-                    begin(rank, times[0], command.stream)
+            spins += 1
+            while True:  # left by commands that a program could give for ever: those are counted
+                try:
+                    command = send(value)
+                except StopIteration:
+                    sim.finish(rank)
                     return
-                alarm = rank.alarm
-                alarm.callbacks = fire
-                heappush(queue, (now + times[0], normal, next(next_id), alarm))
-                return
-            if kind is Poll:
-                spins += 1
-                value = command.handle.done
-                rank.polled(value)
-                continue
-            if kind is Wait:
-                transfer = command.handle
-                if not transfer.done:  # Simulation.wait
-                    if command is not transfer.wait:
-                        if command.cause not in CAUSES:
-                            raise ProgramError(
-                                f"{sim.algorithm.name}: {rank.name} waits for the unknown cause {command.cause!r}"
-                            )
-                        transfer.causes[rank.rank] = command.cause
-                    rank.waiting = transfer
-                    rank.since_s = env._now
-                    transfer.waiters.append(rank)
-                    return
-                if transfer.kind == "all-reduce":
-                    spins += 1
-                    value = transfer.result
-                    continue
-            elif kind is AllReduce:
-                if command is plain or (command is streamed and not varying):  # Collectives.all_reduce
-                    key = rank.launches
-                    value = open_collectives.get(key)
-                    if value is None:
-                        spins += 1
-                        value = find(rank, None, key)
-                    rank.launches = key + 1
-                    now = env._now
-                    slot, held = rank.slot, rank.held
-                    at = log.at
-                    number = value.id
-                    if at == alone_until:  # nothing since its gradient: both in one row
-                        join_into(block, at - row_bytes + JOINED_AT, number, held)
-                        alone_until = -1
+                kind = command.__class__
+                if kind is Compute:
+                    samples = command.samples
+                    cursor = dispenser.cursor
+                    if samples < dispenser.epoch_end - cursor:  # Dispenser.take
+                        dispenser.cursor = cursor + samples
                     else:
-                        pack(block, at, now, now, held, 0, rank.rank, -1, slot, number, 1.0, -1, 1, 0)
+                        samples = dispenser.take(samples)
+                        if not samples:
+                            rank.times = (0.0, 0.0)  # no pass to stream from
+                            value = Computed(0, 0.0)
+                            break
+                    now = env._now
+                    rank.job = (cursor, samples, now)
+                    times = rank.timer(samples)
+                    if times is not rank.times:
+                        rank.times = times
+                        rank.answer = new(Computed, (samples, times[0]))
+                    if varying:
+                        begin(rank, times[0], command.stream)
+                        return
+                    alarm = rank.alarm
+                    alarm.callbacks = fire
+                    heappush(queue, (now + times[0], normal, next(next_id), alarm))
+                    return
+                if kind is Poll:
+                    value = command.handle.done
+                    rank.polled(value)
+                    break
+                if kind is Wait:
+                    transfer = command.handle
+                    if not transfer.done:  # Simulation.wait
+                        if command is not transfer.wait:
+                            if command.cause not in CAUSES:
+                                raise ProgramError(
+                                    f"{sim.algorithm.name}: {rank.name} waits for the unknown cause {command.cause!r}"
+                                )
+                            transfer.causes[rank.rank] = command.cause
+                        rank.waiting = transfer
+                        rank.since_s = env._now
+                        transfer.waiters.append(rank)
+                        return
+                    if transfer.kind == "all-reduce":
+                        value = transfer.result
+                        break
+                elif kind is AllReduce:
+                    if command is plain or (command is streamed and not varying):  # Collectives.all_reduce
+                        key = rank.launches
+                        value = open_collectives.get(key)
+                        if value is None:
+                            value = find(rank, None, key)
+                        rank.launches = key + 1
+                        now = env._now
+                        slot, held = rank.slot, rank.held
+                        at = log.at
+                        number = value.id
+                        if at == alone_until:  # nothing since its gradient: both in one row
+                            join_into(block, at - row_bytes + JOINED_AT, number, held)
+                            alone_until = -1
+                        else:
+                            pack(block, at, now, now, held, 0, rank.rank, -1, slot, number, 1.0, -1, 1, 0)
+                            log.at = at = at + row_bytes
+                            if at == block_end:
+                                log.flush()
+                        rank.sent = (number, slot, held)
+                        rank.slot = -1
+                        rank.held = 0
+                        value.samples += held
+                        if command is streamed and not alone:  # Collectives.note_ready
+                            ready = value.ready
+                            streams_s = backward_share * rank.times[1]
+                            if ready is None:
+                                value.ready = [now - streams_s * left for left in left_after]
+                            else:
+                                for bucket, left in early:
+                                    ready_s = now - streams_s * left
+                                    if ready_s > ready[bucket]:
+                                        ready[bucket] = ready_s
+                                ready[-1] = now
+                        value.missing = missing = value.missing - 1
+                        if not missing:
+                            del open_collectives[key]
+                            start(value, now)
+                        if missing == others:  # the first to join
+                            break
+                        continue
+                elif kind is Apply:
+                    transfer = command.handle
+                    parent = rank.state
+                    state = transfer.children.get(parent)
+                    if state is not None and not rank.update_s:  # Simulation.apply, another replica came first
+                        rank.state = rank.point = state
+                        rank.updates = value = rank.updates + 1
+                        continue
+                    if prompt and transfer.done and transfer.samples and command is transfer.apply:  # it is the first
+                        state = transfer.children[parent] = sim.next_state
+                        sim.next_state = state + 1
+                        now, samples, at = env._now, transfer.samples, log.at
+                        pack(
+                            block, at, now, now, samples, samples, rank.rank, state, -1, transfer.id, 1.0, parent, 3, 0
+                        )
                         log.at = at = at + row_bytes
                         if at == block_end:
                             log.flush()
-                    rank.sent = (number, slot, held)
-                    rank.slot = -1
-                    rank.held = 0
-                    value.samples += held
-                    if command is streamed and not alone:  # Collectives.note_ready
-                        ready = value.ready
-                        streams_s = backward_share * rank.times[1]
-                        if ready is None:
-                            value.ready = [now - streams_s * left for left in left_after]
-                        else:
-                            for bucket, left in early:
-                                ready_s = now - streams_s * left
-                                if ready_s > ready[bucket]:
-                                    ready[bucket] = ready_s
-                            ready[-1] = now
-                    value.missing = missing = value.missing - 1
-                    if not missing:
-                        del open_collectives[key]
-                        start(value, now)
-                    continue
-            elif kind is Apply:
-                transfer = command.handle
-                parent = rank.state
-                state = transfer.children.get(parent)
-                if state is not None and not rank.update_s:  # Simulation.apply, another replica came first
-                    rank.state = rank.point = state
-                    rank.updates = value = rank.updates + 1
-                    continue
-                if prompt and transfer.done and transfer.samples and command is transfer.apply:  # it is the first
-                    spins += 1
-                    state = transfer.children[parent] = sim.next_state
-                    sim.next_state = state + 1
-                    now, samples, at = env._now, transfer.samples, log.at
-                    pack(block, at, now, now, samples, samples, rank.rank, state, -1, transfer.id, 1.0, parent, 3, 0)
-                    log.at = at = at + row_bytes
-                    if at == block_end:
-                        log.flush()
-                    rank.state = rank.point = state
-                    rank.updates = value = rank.updates + 1
-                    continue
-            spins += 1
-            handler = handlers.get(kind)
-            if handler is None:
-                raise ProgramError(f"{sim.algorithm.name} yielded {command!r}, which is no command")
-            value = handler(rank, command)
-            if value is BLOCKED:
-                return
+                        rank.state = rank.point = state
+                        rank.updates = value = rank.updates + 1
+                        break
+                handler = handlers.get(kind)
+                if handler is None:
+                    raise ProgramError(f"{sim.algorithm.name} yielded {command!r}, which is no command")
+                value = handler(rank, command)
+                if value is BLOCKED:
+                    return
+                break
         raise ProgramError(
             f"{sim.algorithm.name}: {rank.name} gave {MOST_AT_ONE_INSTANT:,} commands at {env.now:.6g} s without the clock "
             "moving; out of data a program must wait, not poll"
@@ -202,7 +207,7 @@ def inner_loop(
         if at == block_end:
             log.flush()
             at = -1
-        resume(rank, new(Computed, (samples, now - begun)), at)
+        resume(rank, new(Computed, (samples, now - begun)) if varying else rank.answer, at)
 
     def complete(transfer: Transfer, result: Any) -> None:
         transfer.done, transfer.result = True, result

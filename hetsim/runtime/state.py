@@ -8,7 +8,7 @@ from typing import Any
 import simpy
 from simpy.events import Event
 
-from hetsim.commands import Handle
+from hetsim.commands import Computed, Handle
 
 Program = Generator[Any, Any, None]
 BLOCKED = object()  # answer of a handler after which the program waits
@@ -36,6 +36,7 @@ class Rank:
     __slots__ = (
         "alarm",
         "anchor",
+        "answer",
         "computing",
         "finished",
         "group_launches",
@@ -78,6 +79,7 @@ class Rank:
         self.slot = -1  # its accumulator; -1 while empty
         self.held = 0  # samples in it
         self.job = (0, 0, 0.0)  # compute in progress: first sample, samples, start
+        self.answer = Computed(0, 0.0)  # what a pass at constant speed of these `times` is answered with
         self.times = (0.0, 0.0)  # its nominal seconds, and those of its last pass
         self.polled: Callable[[int], None]  # records the outcome of a poll
         self.sent = (-1, -1, 0)  # what it handed over last: to which transfer, which accumulator, samples
