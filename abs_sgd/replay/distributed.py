@@ -26,16 +26,21 @@ from torch import Tensor
 
 from abs_sgd import workloads
 from abs_sgd.gradients import FlatModel, average_buffers
+from abs_sgd.predictor import VirtualTraining, rule_of
 from abs_sgd.replay.orders import Orders, make_orders
 from abs_sgd.replay.rank import Job, write
 from abs_sgd.replay.ranks import run_ranks
 from abs_sgd.update import UpdateRule
 from abs_sgd.workloads.task import Task
-from hetsim.convergence.predictor import Curve
+from abs_sgd.workloads.user import user_task
+from hetsim.cluster.spec import Cluster
+from hetsim.convergence.predictor import Curve, Setting
 from hetsim.errors import UsageError
 from hetsim.schedule import Kind, Schedule
+from hetsim.schedule.check import check
 from hetsim.schedule.store import save
 
+EVALUATIONS = 50  # of a run, every 2 % of it
 DIVERGED_FACTOR = 2.0  # times the initial loss at the end [our choice]
 
 
@@ -70,13 +75,14 @@ def replay(
     `workload` is built by name on every rank with `task_options` (JSON values; `dtype` by name). `exact`: gradients are added in rank
     order, for the very result of one process; else by all-reduce. `pace`: seconds here per second of the Schedule, None for as
     fast as it goes. `evaluations`: how often the loss is taken besides start and end. `folder`: kept, else temporary.
-    Raises ScheduleError and DeadlockError before anything is started, UsageError, RankFailedError.
+    Raises ScheduleError before anything is started, UsageError, RankFailedError.
     """
     if thinning < 1:
         raise UsageError("thinning must be at least 1")
     if pace is not None and not (math.isfinite(pace) and pace > 0):
         raise UsageError("pace must be a positive number of seconds per second")
     orders = make_orders(schedule)
+    check(schedule)
     options = dict(task_options or {})
     task = task_of(workload, options)
     job = Job(
@@ -100,6 +106,39 @@ def replay(
         return _collect(path, orders, task, job, assumptions)
 
 
+def replay_on(
+    schedule: Schedule,
+    cluster: Cluster,
+    trainer: VirtualTraining,
+    setting: Setting,
+    *,
+    seed: int = 0,
+    pace: float | None = None,
+    evaluations: int = EVALUATIONS,
+) -> Replayed:
+    """What `trainer` would train in process (its workload or stand-in, its thinning), on as many processes."""
+    task, stands_in = trainer._task(cluster)
+    thinning = trainer._thinning(task, cluster.training, stands_in)
+    own, workload, options = cluster.workload, task.name, dict[str, Any]()
+    if trainer.workload == "auto" and own.model and own.dataset:
+        workload = f"{own.model} {own.dataset}"
+        options["reference_batch_samples"] = cluster.training.global_batch_samples
+    elif task.name in workloads.NEEDS_DATA:
+        options["data"] = str(trainer.data)
+    said = trainer._assumptions(task, cluster, schedule, thinning, stands_in)
+    return replay(
+        schedule,
+        workload,
+        rule_of(cluster.training, setting),
+        task_options=options,
+        seed=seed,
+        thinning=thinning,
+        pace=pace,
+        evaluations=evaluations,
+        assumptions=(f"trained by {schedule.n} processes on this machine; seconds are its own", *said[1:]),
+    )
+
+
 def task_of(workload: str, options: Mapping[str, Any]) -> Task:
     """The task of a name, `module:function module:function` for a user's own model and data."""
     built = dict(options)
@@ -107,7 +146,7 @@ def task_of(workload: str, options: Mapping[str, Any]) -> Task:
         built["dtype"] = getattr(torch, built["dtype"])
     model, _, dataset = workload.partition(" ")
     if dataset:
-        return workloads.user.user_task(model, dataset, **built)
+        return user_task(model, dataset, **built)
     return workloads.get(workload, **built)
 
 
@@ -134,7 +173,7 @@ def _spread(states: list[int], count: int) -> tuple[int, ...]:
     if count < 1 or not states:
         return ()
     picked = np.linspace(len(states) - 1, 0, num=min(count, len(states)), endpoint=False)
-    return tuple(states[i] for i in sorted({int(round(x)) for x in picked.tolist()}))
+    return tuple(states[i] for i in sorted({round(x) for x in picked.tolist()}))
 
 
 def _collect(folder: Path, orders: Orders, task: Task, job: Job, assumptions: tuple[str, ...]) -> Replayed:

@@ -20,7 +20,9 @@ from abs_sgd.replay.orders import Orders, Transfer
 from abs_sgd.runtime.wire import PeerLostError
 from abs_sgd.update import Progress, State, UpdateRule
 
-FACTS = 8  # updates, samples, averaged samples, last batch, last clip, optimizer state there, mean gradient there, weight
+FACTS = (
+    8  # updates, samples, averaged samples, last batch, last clip, optimizer state there, mean gradient there, weight
+)
 
 
 @dataclass
@@ -200,7 +202,7 @@ class _Layout:
         return weight, held
 
 
-class _naming_the_transfer:  # noqa: N801 - reads as what it does
+class _naming_the_transfer:
     """A broken connection becomes an error that says which transfer it broke."""
 
     def __init__(self, identity: int) -> None:

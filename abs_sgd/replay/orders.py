@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from abs_sgd.replay.plan import Mix, Point, Step, make_plan
-from hetsim.errors import DeadlockError, ScheduleError
+from hetsim.errors import ScheduleError
 from hetsim.schedule import Kind, Payload, Schedule
 
 
@@ -181,9 +181,7 @@ class _Builder:
                 if s.samples[row] > 0:
                     due_s = float(s.end_s[row])
                     self._add(rank, row, Gradient(slot, state, int(s.first[row]), int(s.samples[row]), due_s))
-            elif kind == Kind.JOIN and slot < 0 and state >= 0:
-                self._hold(rank, state, row)
-            elif kind in (Kind.STEP, Kind.MIX):
+            elif (kind == Kind.JOIN and slot < 0 and state >= 0) or kind in (Kind.STEP, Kind.MIX):
                 self._hold(rank, state, row)
             elif kind == Kind.PREDICT:
                 self._hold(rank, parent, row)
@@ -313,7 +311,7 @@ def _last_state(operations: tuple[Operation, ...]) -> int:
 
 
 def make_orders(schedule: Schedule) -> Orders:
-    """What every rank does. Raises ScheduleError where a rank cannot come by what its rows name, DeadlockError where the ranks
+    """What every rank does. Raises ScheduleError where a rank cannot come by what its rows name, or where the ranks
     would wait for each other for ever."""
     orders = _Builder(schedule).build()
     verify(orders, schedule.worker_names(range(orders.ranks)))
@@ -321,7 +319,7 @@ def make_orders(schedule: Schedule) -> Orders:
 
 
 def verify(orders: Orders, names: list[str]) -> None:
-    """Play all orders against each other: a wait ends when every member has launched. Raises DeadlockError."""
+    """Play all orders against each other: a wait ends when every member has launched. Raises ScheduleError."""
     _same_order(orders)
     at = [0] * orders.ranks
     launched: dict[int, set[int]] = defaultdict(set)
@@ -347,9 +345,11 @@ def verify(orders: Orders, names: list[str]) -> None:
             waited: Arrive = operations[at[rank]]  # type: ignore[assignment]
             members = orders.transfers[waited.transfer].members
             missing = [names[m] for m in members if m not in launched[waited.transfer]]
-            stuck.append(f"{names[rank]} waits for transfer {waited.transfer}, which {', '.join(missing)} cannot join before")
+            stuck.append(
+                f"{names[rank]} waits for transfer {waited.transfer}, which {', '.join(missing)} cannot join before"
+            )
     if stuck:
-        raise DeadlockError("this schedule cannot be executed: " + "; ".join(stuck))
+        raise ScheduleError("this schedule cannot be executed: " + "; ".join(stuck))
 
 
 def _check_ready(operation: Operation, orders: Orders, rank: int, ready: dict[str, set[int]], names: list[str]) -> None:
@@ -369,12 +369,14 @@ def _check_ready(operation: Operation, orders: Orders, rank: int, ready: dict[st
             own = {identity for member, identity, _ in wire.parts if member == rank}
             missing = own - ready["slots" if wire.gradients else "states"]
             if missing:
-                raise DeadlockError(
+                raise ScheduleError(
                     f"this schedule cannot be executed: transfer {operation.transfer} starts before {names[rank]} has "
                     f"{'the gradient' if wire.gradients else 'the state'} {min(missing)} it contributes"
                 )
     if needs - ready["states"]:
-        raise DeadlockError(f"this schedule cannot be executed: {names[rank]} needs state {min(needs)} before it is made")
+        raise ScheduleError(
+            f"this schedule cannot be executed: {names[rank]} needs state {min(needs)} before it is made"
+        )
 
 
 def _same_order(orders: Orders) -> None:
@@ -389,4 +391,6 @@ def _same_order(orders: Orders) -> None:
                     mine[wire.members].append(operation.transfer)
         for members, order in mine.items():
             if seen.setdefault(members, order) != order:
-                raise DeadlockError(f"this schedule cannot be executed: rank {rank} launches collectives in another order")
+                raise ScheduleError(
+                    f"this schedule cannot be executed: rank {rank} launches collectives in another order"
+                )

@@ -195,7 +195,9 @@ def counts_of(schedule: Schedule, thinning: int) -> dict[int, int]:
     rows = schedule.rows(Kind.GRAD)
     first, end = schedule.first[rows], schedule.first[rows] + schedule.samples[rows]
     counts: dict[int, int] = {}
-    for slot, count in zip(schedule.slot[rows].tolist(), (-(-end // thinning) + -first // thinning).tolist(), strict=True):
+    for slot, count in zip(
+        schedule.slot[rows].tolist(), (-(-end // thinning) + -first // thinning).tolist(), strict=True
+    ):
         counts[slot] = counts.get(slot, 0) + count
     return counts
 
@@ -270,7 +272,7 @@ def _run(folder: Path, rank: int) -> None:
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=orders.ranks, timeout=FOREVER)
     run = RankRun(schedule, orders, rank, task, job)
-    wanted = set(job.snapshots)
+    wanted = {state for state in job.snapshots if _first_to_make(orders, state) == rank}
     began = [time.monotonic()]
 
     def keep(identity: int, state: State) -> None:
@@ -295,6 +297,13 @@ def _run(folder: Path, rank: int) -> None:
     write(folder / f"rank-{rank}.json", facts)
     dist.barrier()  # nobody leaves, and with it its connections, before all have what they need
     dist.destroy_process_group()
+
+
+def _first_to_make(orders: Orders, state: int) -> int:
+    for rank, operations in enumerate(orders.operations):
+        if any(isinstance(operation, Make) and operation.action.state == state for operation in operations):
+            return rank
+    return -1
 
 
 def write(path: Path, value: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from hetsim.convergence import Curve, Predictor, Target
     from hetsim.schedule import Schedule
 
-BACKENDS = ("inprocess",)
-LATER = ("gloo", "nccl")  # named in the design, not built yet
+BACKENDS = ("inprocess", "gloo")
+LATER = ("nccl",)  # named in the design, not built yet
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,21 @@ class Replay:
     cluster: Cluster
     trainer: Predictor
     target: Target
+    backend: str = "inprocess"
+    pace: float | None = None
 
     def train(self, seed: int) -> Curve:
-        """At the profile's learning rate and momentum."""
+        """At the profile's learning rate and momentum: in virtual time, or with a process per worker and its seconds."""
         from hetsim.convergence import Setting
 
         training = self.cluster.training
         setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+        if self.backend == "gloo":
+            from abs_sgd.predictor import VirtualTraining
+            from abs_sgd.replay.distributed import replay_on
+
+            assert isinstance(self.trainer, VirtualTraining)
+            return replay_on(self.schedule, self.cluster, self.trainer, setting, seed=seed, pace=self.pace).curve
         return self.trainer.curves(self.schedule, self.cluster, [setting], seed=seed)[0]
 
     def document(self, curve: Curve, seed: int) -> dict[str, Any]:
@@ -46,7 +54,7 @@ class Replay:
             "algorithm": self.schedule.header.algorithm,
             "options": self.schedule.header.options,
             "seed": seed,
-            "backend": "inprocess",
+            "backend": self.backend,
             "learning_rate": training.learning_rate,
             "momentum": training.momentum,
             "target": plain(self.target),
@@ -58,14 +66,26 @@ class Replay:
         }
 
 
-def prepare(folder: Path, backend: str, workload: str, data: Path | None, overrides: list[str] | None) -> Replay:
+def prepare(
+    folder: Path,
+    backend: str,
+    workload: str,
+    data: Path | None,
+    overrides: list[str] | None,
+    pace: float | None = None,
+) -> Replay:
     """Read the folder and find the trainer. Raises UsageError, ProfileError, ScheduleError, MissingExtraError."""
     if backend in LATER:
         raise UsageError(
-            f"backend {backend} is not in this version; inprocess trains the same schedule in virtual time"
+            f"backend {backend} is not in this version; gloo runs the same schedule with a process per worker on CPUs, "
+            "inprocess in virtual time"
         )
     if backend not in BACKENDS:
         raise UsageError(f"unknown backend {backend!r} ({nearest(backend, BACKENDS)})")
+    if pace is not None and backend != "gloo":
+        raise UsageError(f"--pace is for real processes (--backend gloo); {backend} has no clock to keep")
+    if pace is not None and not 0.0 < pace < float("inf"):
+        raise UsageError(f"--pace must be a positive number of seconds per second of the schedule, not {pace:g}")
     schedule_file, profile_file = folder / "schedule.parquet", folder / "profile.yaml"
     if not schedule_file.is_file():
         runs = sorted(path.parent.name for path in folder.glob("runs/*/schedule.parquet"))
@@ -83,7 +103,7 @@ def prepare(folder: Path, backend: str, workload: str, data: Path | None, overri
     if tuple(w.name for w in cluster.workers) != schedule.header.workers:
         raise UsageError(f"{folder}: profile.yaml and schedule.parquet name different workers")
     trainer = _trainer(workload, data)
-    return Replay(schedule, cluster, trainer, trainer.target(cluster))
+    return Replay(schedule, cluster, trainer, trainer.target(cluster), backend, pace)
 
 
 def _trainer(workload: str, data: Path | None) -> Predictor:

@@ -133,8 +133,20 @@ def replay(
         ),
     ],
     backend: str = typer.Option(
-        "inprocess", "--backend", metavar="NAME", help="inprocess: in this process, in virtual time."
+        "inprocess",
+        "--backend",
+        metavar="NAME",
+        help="inprocess: in this process, in virtual time; gloo: a process per worker on this machine's CPUs.",
     ),
+    pace: Annotated[
+        float | None,
+        typer.Option(
+            "--pace",
+            metavar="X",
+            help="With gloo: X seconds per second of the schedule; without it as fast as it goes.",
+            show_default=False,
+        ),
+    ] = None,
     workload: str = typer.Option(
         "auto", "--workload", metavar="NAME", help="What to train; auto: the profile's, or a small stand-in."
     ),
@@ -145,17 +157,18 @@ def replay(
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
 ) -> None:
-    """Train what a schedule says, with true gradients, in its virtual time (needs torch).
+    """Train what a schedule says, with true gradients, in its virtual time or by real processes (needs torch).
 
     \b
     Examples:
       hetsim simulate mixed-gpu-4 -a abs-sgd --updates 500 -o run
       hetsim replay run
       hetsim replay run --set training.learning_rate=0.02 --json
+      hetsim replay run --backend gloo
     """
     from hetsim.cli import replaying, tables
 
-    run = replaying.prepare(folder, backend, workload, data, overrides)
+    run = replaying.prepare(folder, backend, workload, data, overrides, pace)
     with progress_bar(f"training {run.schedule.header.algorithm}"):
         curve = run.train(seed)
     if as_json:

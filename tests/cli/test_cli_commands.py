@@ -238,6 +238,22 @@ def test_replay_trains_a_schedule(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert found["curve"]["loss"][-1] < found["curve"]["loss"][0]
 
 
+@pytest.mark.torch
+@pytest.mark.live
+def test_replay_with_a_process_per_worker_gives_the_same_losses(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert run(capsys, "simulate", "mixed-gpu-4", "-a", "one-step-delay", "--updates", "6", "-o", folder)[0] == 0
+    virtual = document(capsys, "replay", folder)
+    live = document(capsys, "replay", folder, "--backend", "gloo")
+    assert live["backend"] == "gloo"
+    assert live["curve"]["updates"] == list(range(7))
+    for name in ("updates", "samples"):
+        assert set(virtual["curve"][name]) <= set(live["curve"][name])
+    assert live["curve"]["loss"][-1] == pytest.approx(virtual["curve"]["loss"][-1], rel=1e-5)
+
+
 def test_version_and_every_help_open_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     from hetsim import __version__
 
