@@ -112,23 +112,20 @@ class AbsSgd:
         self._flight: Flight | None = None  # launched, not yet applied
         self._launched = 0
         self._flag = (0.0, 0.0)  # this rank pauses, is finished
-        self._finished = self._draining = False
-        self._all_finished = False
+        self._finished = self._draining = self._all_finished = False
         self._seen = 0  # samples since the buffers were last averaged
         self._start_s = self._resumed_s = time.perf_counter()
         self.waited_s = 0.0
         self.contributed = [0] * self.group.n  # samples in applied updates, by rank
         n = self.group.n
-        self._port = Port(
-            rank=self.group.rank,
-            name=str(self.group.rank),
-            n=n,
-            batch=1,
-            batches=(1,) * n,
-            micro_batch=NO_LIMIT,
-            speeds=(1.0,) * n,
-            max_pass=(None,) * n,
-        )
+        one: dict[str, Any] = {
+            "rank": self.group.rank,
+            "name": str(self.group.rank),
+            "n": n,
+            "batch": 1,
+            "micro_batch": NO_LIMIT,
+        }
+        self._port = Port(**one, batches=(1,) * n, speeds=(1.0,) * n, max_pass=(None,) * n)
 
     @property
     def updates(self) -> int:
@@ -164,8 +161,7 @@ class AbsSgd:
         if not count:  # nothing to add; a program would take it for the end of the data
             return False
         before = self.updates
-        seconds = time.perf_counter() - self._resumed_s
-        self._advance(Computed(count, seconds))
+        self._advance(Computed(count, time.perf_counter() - self._resumed_s))
         self._resumed_s = time.perf_counter()
         return self.updates > before
 
@@ -202,6 +198,7 @@ class AbsSgd:
         flying = self._flight is not None
         return {
             "version": VERSION,
+            "rank": self.group.rank,
             "progress": [progress.updates, progress.samples, progress.last_batch_samples, progress.last_clip],
             "parameters": self._updater.home_P.clone(),
             "buffers": [buffer.detach().clone() for buffer in self.model.buffers()],
@@ -219,13 +216,19 @@ class AbsSgd:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Collective: go on where `state_dict` was taken, before the first step or inside `synchronized()`.
 
-        Raises UsageError where the ranks' states are of different updates.
+        Raises UsageError where the ranks' states are of different updates, or another rank's gradients are in it.
         """
         if state["version"] != VERSION:
             raise UsageError(f"checkpoint of version {state['version']}, this is version {VERSION}")
         if self._program is not None:
             raise UsageError(
                 "load_state_dict() with training under way: call it before the first step or inside synchronized()"
+            )
+        own = (self.group.rank, self.group.n) == (state["rank"], len(state["contributed"]))
+        if (state["in_flight"] or state["summed"]) and not own:
+            raise UsageError(
+                f"this checkpoint holds gradients of rank {state['rank']} of {len(state['contributed'])}: only that rank can go on with "
+                "it; one saved inside synchronized() is for any rank"
             )
         updates, samples, last_batch, last_clip = state["progress"]
         span = self.group.total(torch.tensor([updates, -updates]), "max").tolist()
@@ -344,9 +347,8 @@ class AbsSgd:
     def _apply(self, flight: Flight, scale: float, divisor: int) -> int:
         """Step on the sum over all ranks; without samples there is no step."""
         counts = [int(flight.slot(rank)[0]) for rank in range(self.group.n)]
-        samples = sum(counts)
         self._flight = None
-        if not samples:
+        if not (samples := sum(counts)):
             self._updater.go_home()
             return self.updates
         total_P = flight.sent_P.to(self._sum_P.dtype)

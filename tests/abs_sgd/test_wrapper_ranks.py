@@ -21,6 +21,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
         ranks.tokens,
         ranks.clipping,
         ranks.out_of_data,
+        ranks.one_ahead,
         ranks.paused,
         ranks.saved_in_flight,
         ranks.sampling_resumed,
@@ -82,6 +83,14 @@ def test_ranks_that_run_out_of_data_hang_nobody_and_the_run_is_delayed_sgd(two: 
     assert len(versions) > 5
 
 
+def test_a_step_never_waits_for_another_rank(two: Results) -> None:
+    first, second = two["one_ahead"]
+    assert first["meanwhile"] == 0
+    assert first["contributed"] == second["contributed"] == [20, 2]
+    assert first["updates"] == second["updates"] == 2
+    assert torch.equal(first["weights"], second["weights"])
+
+
 def test_batchnorm_is_averaged_by_samples_and_a_finished_rank_sits_through_pauses(two: Results) -> None:
     first, second = two["paused"]
     expected = (6 * first["own"] + 2 * second["own"]) / 8
@@ -99,6 +108,7 @@ def test_saved_at_one_update_number_the_flight_is_finished_after_loading(two: Re
     for result in (first, second):
         assert torch.equal(result["resumed"], first["next"]) and result["updates"] == 4
         assert "of updates 3 to 4" in result["refused"]
+    assert "gradients of rank 1 of 2" in first["not_mine"]
     assert torch.equal(first["next"], second["next"])
 
 
@@ -121,3 +131,8 @@ def test_ten_samples_on_four_ranks_come_once_per_epoch(tmp_path: Path) -> None:
     results = ranks.run(4, tmp_path, ranks.sampling)["sampling"]
     for epoch in range(2):
         assert sorted(i for result in results for i in result["epochs"][epoch]) == list(range(10))
+
+
+def test_a_rank_that_is_gone_is_an_error_of_the_other(tmp_path: Path) -> None:
+    (left,) = ranks.run(2, tmp_path, ranks.dying)["dying"]
+    assert "a rank is gone" in left["said"] and left["said"].startswith("synchronization ")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import abs_sgd
-from hetsim.errors import UsageError
+from hetsim.errors import SimulationError, UsageError
 
 LR, MOMENTUM, DIMENSION = 0.05, 0.8, 3
 TIMEOUT_S = 120
@@ -105,6 +105,28 @@ def out_of_data(rank: int) -> Result:
     return {"weights": weights(net), "log": log, "samples": trainer.samples, "contributed": trainer.contributed}
 
 
+def one_ahead(rank: int) -> Result:
+    """The second rank makes no step before the first has made ten: a step that waited would never return."""
+    store = dist.distributed_c10d._get_default_store()
+    net = quadratic()
+    trainer = abs_sgd.AbsSgd(net, sgd(net))
+    if rank == 1:
+        store.wait(["ten steps made"])
+    for step in range((10, 1)[rank]):
+        backward(net, inputs(rank, step, 2))
+        trainer.step(2)
+    meanwhile = trainer.updates
+    if rank == 0:
+        store.set("ten steps made", "yes")
+    trainer.finish()
+    return {
+        "meanwhile": meanwhile,
+        "updates": trainer.updates,
+        "contributed": trainer.contributed,
+        "weights": weights(net),
+    }
+
+
 def paused(rank: int) -> Result:
     """BatchNorm: 6 + 2 samples seen; then the first rank goes on while the other is finished."""
     torch.manual_seed(rank)
@@ -156,12 +178,23 @@ def saved_in_flight(rank: int) -> Result:
     assert state is not None
     resumed.load_state_dict(state)
     resumed.finish()
+    try:
+        foreign = dict(state, rank=1 - rank)
+        abs_sgd.AbsSgd(fourth := quadratic(), sgd(fourth)).load_state_dict(foreign)
+    except UsageError as error:
+        not_mine = str(error)
     parted = dict(state, progress=[3 + rank, *state["progress"][1:]])
     try:
         abs_sgd.AbsSgd(third := quadratic(), sgd(third)).load_state_dict(parted)
     except UsageError as error:
         refused = str(error)
-    return {"next": next_version, "resumed": weights(other), "updates": resumed.updates, "refused": refused}
+    return {
+        "next": next_version,
+        "resumed": weights(other),
+        "updates": resumed.updates,
+        "refused": refused,
+        "not_mine": not_mine,
+    }
 
 
 def sampling(rank: int) -> Result:
@@ -216,6 +249,23 @@ def diverging(rank: int) -> Result:
     return {"said": ""}
 
 
+def dying(rank: int) -> Result:
+    """The second rank is gone after its third step, without a word."""
+    net = quadratic()
+    trainer = abs_sgd.AbsSgd(net, sgd(net))
+    try:
+        for step in range(3 if rank else 10_000):
+            backward(net, inputs(rank, step, 2))
+            trainer.step(2)
+            time.sleep(0.001)
+        if rank:
+            os._exit(0)
+        trainer.finish()
+    except SimulationError as error:
+        return {"said": str(error)}
+    return {"said": ""}
+
+
 def _rank(rank: int, n: int, folder: str, jobs: list[Callable[[int], Result]]) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -229,8 +279,9 @@ def _rank(rank: int, n: int, folder: str, jobs: list[Callable[[int], Result]]) -
             print(traceback.format_exc())
             raise
     torch.save(results, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    if dying not in jobs:
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def run(n: int, folder: Path, *jobs: Callable[[int], Result]) -> dict[str, list[Result]]:
@@ -250,5 +301,5 @@ def run(n: int, folder: Path, *jobs: Callable[[int], Result]) -> dict[str, list[
             if process.is_alive():
                 process.kill()
             process.join()
-    files = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(n)]
+    files = [torch.load(file, weights_only=True) for file in sorted(folder.glob("*.pt"))]
     return {job.__name__: [results[job.__name__] for results in files] for job in jobs}
