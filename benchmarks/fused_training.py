@@ -3,8 +3,8 @@
     python benchmarks/fused_training.py
 
 One Schedule (one update of delay, four workers, shares 12:8:4:2 in micro-batches of 2) per compute point and model, float64, one
-thread. `current` fuses the passes of all workers into one per update, `local-prediction` those of one worker. Prints passes, seconds
-(best of three), their ratio, and how far the parameters have come apart after 200 updates.
+thread, processor time. `current` fuses the passes of all workers into one per update, `local-prediction` those of one worker. Prints
+passes, seconds (best of three), their ratio, and how far the parameters have come apart after 200 updates.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def measure(schedule: Schedule, workload: str, fused: bool, updates: int) -> tup
             last[0] = state.parameters_P
 
     for _ in range(REPEATS):
-        start = time.perf_counter()
+        start = time.process_time()
         trainer.train(rule, evaluate_every_samples=0, observe=keep)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     return min(seconds), trainer.plan.passes, last[0]
 
 
