@@ -2,6 +2,7 @@
 
     running      simulate, compare, explain, replay
     validating   validate
+    calibrating  calibrate
     describing   profiles, algorithms, schema, init, import, report, app
     checking     doctor
     arguments    what the commands have in common
@@ -22,7 +23,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import checking, describing, running, validating
+from hetsim.cli import calibrating, checking, describing, running, validating
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -69,6 +70,7 @@ def _root(
 
 running.register(app)
 validating.register(app)
+calibrating.register(app)
 describing.register(app)
 checking.register(app)
 
