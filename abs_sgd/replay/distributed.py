@@ -6,6 +6,12 @@
 The ranks take the same gradients over the same samples at the same points and make the same updates as the log says, in its order;
 nothing here knows any algorithm. Paced, an operation does not end before its time in the Schedule; otherwise the ranks run as
 fast as they can. Evaluation happens afterwards, from snapshots.
+
+Limits. BatchNorm: each rank keeps its own running statistics, and every snapshot is evaluated with their average at the end of
+the run, so that only the last loss of such a model is the one of a run in one process; parameters do not depend on them. Bits equal
+to those of one process need `exact` and one thread per pass, which every rank has; `exact=False` sums as the backend does.
+Pacing holds an operation back and cannot speed one up: `late_s` says how far behind its time the furthest one was. Ranks are
+processes of this machine on CPUs; they do not resume, a replay that broke is started again.
 """
 
 from __future__ import annotations

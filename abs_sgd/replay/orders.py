@@ -320,7 +320,6 @@ def make_orders(schedule: Schedule) -> Orders:
 
 def verify(orders: Orders, names: list[str]) -> None:
     """Play all orders against each other: a wait ends when every member has launched. Raises ScheduleError."""
-    _same_order(orders)
     at = [0] * orders.ranks
     launched: dict[int, set[int]] = defaultdict(set)
     ready: list[dict[str, set[int]]] = [{"states": {0}, "slots": set()} for _ in range(orders.ranks)]
@@ -350,6 +349,7 @@ def verify(orders: Orders, names: list[str]) -> None:
             )
     if stuck:
         raise ScheduleError("this schedule cannot be executed: " + "; ".join(stuck))
+    _same_order(orders)  # afterwards: a rank that never comes to a launch is told as what it is, a wait without end
 
 
 def _check_ready(operation: Operation, orders: Orders, rank: int, ready: dict[str, set[int]], names: list[str]) -> None:

@@ -39,7 +39,7 @@ def _start(folder: Path, rank: int) -> subprocess.Popen[bytes]:
     environment = {"GLOO_SOCKET_IFNAME": LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with (folder / f"rank-{rank}.log").open("wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "abs_sgd.replay.rank", str(folder), str(rank)],
             stdin=subprocess.PIPE,
             stdout=log,
@@ -47,6 +47,8 @@ def _start(folder: Path, rank: int) -> subprocess.Popen[bytes]:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches this process, which then ends the ranks
         )
+    (folder / f"rank-{rank}.pid").write_text(str(process.pid))  # for whoever wants to look at it, or to end it
+    return process
 
 
 def _watch(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
