@@ -10,11 +10,14 @@ import ctypes
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from abs_sgd import launch as live
 from abs_sgd.namespaces import NetLabError
 from abs_sgd.netlab import DATA_DEVICE, NetLab
+
+if TYPE_CHECKING:
+    from abs_sgd.update import UpdateRule
 
 CLONE_NEWNET = 0x40000000  # sched.h
 NAMES = Path("/var/run/netns")  # where `ip netns` mounts them
@@ -58,6 +61,18 @@ def run_inside(lab: NetLab, job: live.Job) -> None:
 def _rank_on_host(namespace: str, job: live.Job, rank: int, steps: Any) -> None:
     """A rank process: its two connections to the store first, since the host cannot reach it."""
     stores = [live._tcp_store(job.port, is_master=False) for _ in range(2)]
+    _first_update(job.rule)
     enter(namespace)
     live._tcp_store = lambda port, *, is_master: stores.pop()
     live._rank_process(job, rank, steps)
+
+
+def _first_update(rule: UpdateRule) -> None:
+    """An update nobody sees, before the clock starts: torch loads its compiler with the first one, which takes seconds."""
+    import torch
+
+    from abs_sgd.update import State, Updater
+
+    torch.set_num_threads(1)
+    zeros_P = torch.zeros(1)
+    Updater(rule).step(State(parameters_P=zeros_P), zeros_P.clone(), divisor=1, samples=1, scale=1.0)
