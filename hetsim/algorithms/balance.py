@@ -151,15 +151,21 @@ class Balancer:
         if len(gathered) < len(self.batches):
             return
         lines: tuple[Line, ...] = tuple((gathered[r][0], gathered[r][1]) for r in range(len(self.batches)))
-        total = sum(self.batches)
-        good_enough = (1 - self.dead_band) * slowest(lines, self.batches)
-        if (
-            total and level(total, lines) >= good_enough
-        ):  # not even fractional batches without limits would be that much better
-            return
-        batches = balanced(total, lines, self.caps, self.least)
-        if slowest(lines, batches) < good_enough:
-            self.batches = batches
+        self.batches = rebalanced(self.batches, lines, self.caps, self.least, self.dead_band)
+
+
+@lru_cache(maxsize=64)  # every rank asks the same question after the same collective
+def rebalanced(
+    batches: tuple[int, ...], lines: tuple[Line, ...], caps: tuple[int | None, ...], least: int, dead_band: float
+) -> tuple[int, ...]:
+    """The best batches of the same sum, or the same where they gain no more than the dead band."""
+    total = sum(batches)
+    good_enough = (1 - dead_band) * slowest(lines, batches)
+    # not even fractional batches without limits would be that much better
+    if total and level(total, lines) >= good_enough:
+        return batches
+    best = balanced(total, lines, caps, least)
+    return best if slowest(lines, best) < good_enough else batches
 
 
 class Pacer:
