@@ -110,7 +110,9 @@ def _shown(found: Calibration) -> list[Any]:
         text = (
             f"{rate.value * 8 / 1e9:.3g} Gbit/s and {found.link.latency_s.value * 1e6:.3g} µs would explain the table"
         )
-        out.append(tables.paragraph("links", f"{text}, residual {found.link.residual_median:.1%}"))
+        if len(found.all_reduce_s) > 2:  # two points leave no residual
+            text += f", residual {found.link.residual_median:.1%}"
+        out.append(tables.paragraph("links", text))
     if found.overlap_slowdown is not None:
         shared = found.overlap_slowdown
         out.append(tables.paragraph("overlap", f"a pass takes {shared.value:.3g} times as long beside an all-reduce"))
