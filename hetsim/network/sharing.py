@@ -61,8 +61,9 @@ class SharedLinks:
         self._users: dict[LinkId, dict[_Flow, None]] = {}  # who flows over a link; ordered, for reproducible rounding
         self._change_s = math.inf  # the next change of a capacity; inf when nothing flows
         self._finished: list[Any] = []
-        self._known: dict[tuple[int, ...], tuple[tuple[Transfer, ...], list[float]]] = {}  # by identity: rates met before
-        self._known_at: list[float] = []  # the capacities these hold for
+        # rates met before, by the transfers' identity, and the capacities these hold for
+        self._known: dict[tuple[int, ...], tuple[tuple[Transfer, ...], list[float]]] = {}
+        self._known_at: list[float] = []
 
     def start(self, now: float, transfer: Transfer, token: object) -> None:
         """Begin a transfer; `token` comes back from `advance` when it is through. `now` is never before the last time seen."""
