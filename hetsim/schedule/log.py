@@ -64,7 +64,9 @@ BLANK = ROW.pack(0.0, 0.0, 0, 0, -1, -1, -1, -1, 1.0, -1, Kind.GRAD, 0)
 JOINED = struct.Struct("<id")
 JOINED_AT = _PLACES["source"]
 BLOCK_ROWS = 2_048  # 128 kB: what `columns` takes apart stays in the second-level cache
-MOST_BLOCKS_AT_ONE_INSTANT = 1_024  # [our choice] 2 million rows without the clock moving: 200 for each of 10,000 workers
+MOST_BLOCKS_AT_ONE_INSTANT = (
+    1_024  # [our choice] 2 million rows without the clock moving: 200 for each of 10,000 workers
+)
 
 
 class Log:
