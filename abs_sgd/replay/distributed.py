@@ -178,8 +178,8 @@ def _spread(states: list[int], count: int) -> tuple[int, ...]:
     """At most `count` of them at equal distances, the last one among them."""
     if count < 1 or not states:
         return ()
-    picked = np.linspace(len(states) - 1, 0, num=min(count, len(states)), endpoint=False)
-    return tuple(states[i] for i in sorted({round(x) for x in picked.tolist()}))
+    picked = np.linspace(len(states), 0, num=min(count, len(states)), endpoint=False)
+    return tuple(states[i] for i in sorted({round(x) - 1 for x in picked.tolist()}))
 
 
 def _collect(folder: Path, orders: Orders, task: Task, job: Job, assumptions: tuple[str, ...]) -> Replayed:
