@@ -26,13 +26,14 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from abs_sgd.update import Progress, State
 from hetsim.errors import UsageError
 
 VERSION = 1  # of the files; a changed meaning raises it
@@ -130,6 +131,21 @@ def discard_unfinished(folder: str | Path) -> None:
     leftovers = [path for path, update in _shares(folder) if update not in sealed]
     for path in [*leftovers, *folder.glob(".update-*.tmp")]:
         path.unlink(missing_ok=True)
+
+
+def plain_of(state: State) -> dict[str, Any]:
+    """A training state as a share can hold it."""
+    return {
+        "parameters_P": state.parameters_P,
+        "optimizer": dict(state.optimizer),
+        "progress": asdict(state.progress),
+        "mean_gradient_P": state.mean_gradient_P,
+    }
+
+
+def state_of(plain: Mapping[str, Any]) -> State:
+    """The opposite of `plain_of`."""
+    return State(**{**plain, "progress": Progress(**plain["progress"])})
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Gradient sums of a collective are gathered and added in rank order (`exact`), so that the result has the very bits of one process,
 or summed by the backend's all-reduce, which costs less and differs in the last bits. A transfer of parameters carries
 what an average needs to know besides: updates and samples so far. Where training goes on from copied parameters, the
-optimizer's state travels with them.
+optimizer's state travels with them. Over gloo everything travels through the CPU's memory, wherever it is computed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from abs_sgd.replay.orders import Orders, Transfer
+from abs_sgd.replay.operations import Orders, Transfer
 from abs_sgd.runtime.wire import PeerLostError
 from abs_sgd.update import Progress, State, UpdateRule
 
@@ -43,6 +43,7 @@ class Exchange:
         self.rank = rank
         self.exact = exact
         self.like_P = like_P
+        self.wire = like_P.device if dist.get_backend() == "nccl" else torch.device("cpu")
         self.layout = _Layout(like_P, rule, mean)
         self.flights: dict[int, _Flight] = {}
         everybody = tuple(range(orders.ranks))
@@ -53,8 +54,8 @@ class Exchange:
         wire = self.orders.transfers[identity]
         flight = _Flight([], [], [], [])
         self.flights[identity] = flight
-        vector_V = self._vector(wire, gradient_P, state, weight)
-        facts = self.layout.facts(state, weight)
+        vector_V = self._vector(wire, gradient_P, state, weight).to(self.wire)
+        facts = self.layout.facts(state, weight).to(self.wire)
         with _naming_the_transfer(identity):
             if wire.direct is not None:
                 self._direct(flight, identity, wire.direct, vector_V, facts, wire.gradients)
@@ -67,9 +68,22 @@ class Exchange:
         with _naming_the_transfer(identity):
             for work in flight.works:
                 work.wait()
+        if flight.works:
+            flight.got = [part.to(self.like_P.device) for part in flight.got]
         flight.works.clear()
         flight.sent.clear()
         return flight
+
+    def settle(self) -> dict[int, dict[str, list[Tensor]]]:
+        """Wait for all that is in flight; what it brought, by transfer."""
+        return {i: {"got": (done := self.arrive(i)).got, "facts": done.facts} for i in list(self.flights)}
+
+    def restore(self, settled: dict[int, dict[str, list[Tensor]]]) -> None:
+        """The opposite of `settle`: these have arrived."""
+        here = self.like_P.device
+        self.flights = {
+            i: _Flight([], [], [part.to(here) for part in held["got"]], held["facts"]) for i, held in settled.items()
+        }
 
     def drop(self, identity: int) -> None:
         """Forget what a transfer brought."""

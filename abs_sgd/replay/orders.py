@@ -1,14 +1,9 @@
 """From a Schedule's log to what every rank has to do, in which order, so that no rank waits for another for ever.
 
-    Gradient   a gradient sum at a state over a range of samples, into an accumulator
-    Launch     a transfer starts: all its members launch it, in the same order on all of them; nobody waits
-    Arrive     a transfer is waited for
-    Adopt      a state comes from a transfer
-    Make       a step, an average or a predicted point, from what the rank holds
-
 A transfer is launched where its last contribution is joined and waited for where its result is first used, so that what
 overlapped in the log overlaps on the ranks. A state is made on every rank whose rows name it. All ranks follow the one total
-order of the log; `verify` then plays the orders against each other, without computing anything, before a process is started.
+order of the log, so that what they have done up to a row is a state of the whole run, wherever each of them is at the moment;
+`verify` then plays the orders against each other, without computing anything, before a process is started.
 """
 
 from __future__ import annotations
@@ -18,93 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from abs_sgd.replay.operations import Adopt, Arrive, Gradient, Launch, Make, Operation, Orders, Transfer, made_from
 from abs_sgd.replay.plan import Mix, Point, Step, make_plan
+from abs_sgd.replay.verify import verify
 from hetsim.errors import ScheduleError
 from hetsim.schedule import Kind, Payload, Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """Gradient sum at `state` over [first, first+count), added to `slot`."""
-
-    slot: int
-    state: int
-    first: int
-    count: int
-    due_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Transfer `transfer` starts."""
-
-    transfer: int
-    due_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Arrive:
-    """Wait for `transfer`."""
-
-    transfer: int
-    due_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Adopt:
-    """`state` is what `transfer` brought."""
-
-    state: int
-    transfer: int
-    due_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Make:
-    """`action` is made from what the rank holds; `transfer` -1: from its own accumulator or states alone."""
-
-    action: Step | Mix | Point
-    transfer: int
-    due_s: float
-
-
-Operation = Gradient | Launch | Arrive | Adopt | Make
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """`parts`: (rank, accumulator or state, weight) in rank order. `whole`: a state with its optimizer's, not parameters alone."""
-
-    members: tuple[int, ...]
-    parts: tuple[tuple[int, int, float], ...]
-    gradients: bool
-    whole: bool
-
-    @property
-    def direct(self) -> tuple[int, int] | None:
-        """(sender, receiver) where one rank sends to one other; None: a collective."""
-        senders = {rank for rank, _, _ in self.parts}
-        receivers = set(self.members) - senders
-        return (senders.pop(), receivers.pop()) if len(senders) == len(receivers) == 1 else None
-
-
-@dataclass(frozen=True)
-class Orders:
-    """Operations of every rank, the transfers by id, and the state each rank ends with."""
-
-    operations: tuple[tuple[Operation, ...], ...]
-    transfers: dict[int, Transfer]
-    final: tuple[int, ...]
-
-    @property
-    def ranks(self) -> int:
-        """Workers, and the server where there is one."""
-        return len(self.operations)
-
-    @property
-    def groups(self) -> list[tuple[int, ...]]:
-        """Members of the collectives, every set once, in an order that is the same everywhere."""
-        return sorted({t.members for t in self.transfers.values() if t.direct is None})
 
 
 @dataclass
@@ -226,7 +139,7 @@ class _Builder:
             action = self.actions.get(state)
             if action is None:
                 raise ScheduleError(f"row {row}: {self._name(rank)} needs state {state}, which nothing makes")
-            missing = [x for x in _made_from(action) if x not in self.held[rank]]
+            missing = [x for x in made_from(action) if x not in self.held[rank]]
             if missing:
                 if len(wanted) > len(self.actions):
                     raise ScheduleError(f"row {row}: state {state} is made from itself")
@@ -248,7 +161,7 @@ class _Builder:
                 f"row {row}: {self._name(rank)} needs state {action.state}, made from a gradient that another worker keeps"
             )
         self._add(rank, row, Make(action, source, due_s))
-        self.continued.update((rank, x) for x in _made_from(action))
+        self.continued.update((rank, x) for x in made_from(action))
         self.held[rank].add(action.state)
 
     def _copy(self, rank: int, state: int, source: int, row: int) -> None:
@@ -289,16 +202,11 @@ class _Builder:
         for keyed in self.keyed:
             keyed.sort(key=lambda pair: pair[0])  # stable: what was added first stays first
         operations = tuple(tuple(op for _, op in keyed) for keyed in self.keyed)
-        return Orders(operations, transfers, tuple(_last_state(mine) for mine in operations))
+        rows = tuple(tuple(row for (row, _), _ in keyed) for keyed in self.keyed)
+        return Orders(operations, transfers, tuple(_last_state(mine) for mine in operations), rows)
 
     def _name(self, rank: int) -> str:
         return self.s.worker_names([rank])[0]
-
-
-def _made_from(action: Step | Mix | Point) -> tuple[int, ...]:
-    if isinstance(action, Mix) and action.anchor >= 0:
-        return action.parent, action.anchor
-    return (action.parent,)
 
 
 def _last_state(operations: tuple[Operation, ...]) -> int:
@@ -316,81 +224,3 @@ def make_orders(schedule: Schedule) -> Orders:
     orders = _Builder(schedule).build()
     verify(orders, schedule.worker_names(range(orders.ranks)))
     return orders
-
-
-def verify(orders: Orders, names: list[str]) -> None:
-    """Play all orders against each other: a wait ends when every member has launched. Raises ScheduleError."""
-    at = [0] * orders.ranks
-    launched: dict[int, set[int]] = defaultdict(set)
-    ready: list[dict[str, set[int]]] = [{"states": {0}, "slots": set()} for _ in range(orders.ranks)]
-    moved = True
-    while moved:
-        moved = False
-        for rank, operations in enumerate(orders.operations):
-            while at[rank] < len(operations):
-                operation = operations[at[rank]]
-                if isinstance(operation, Arrive):
-                    wire = orders.transfers[operation.transfer]
-                    if launched[operation.transfer] != set(wire.members):
-                        break
-                _check_ready(operation, orders, rank, ready[rank], names)
-                if isinstance(operation, Launch):
-                    launched[operation.transfer].add(rank)
-                at[rank] += 1
-                moved = True
-    stuck = []
-    for rank, operations in enumerate(orders.operations):
-        if at[rank] < len(operations):
-            waited: Arrive = operations[at[rank]]  # type: ignore[assignment]
-            members = orders.transfers[waited.transfer].members
-            missing = [names[m] for m in members if m not in launched[waited.transfer]]
-            stuck.append(
-                f"{names[rank]} waits for transfer {waited.transfer}, which {', '.join(missing)} cannot join before"
-            )
-    if stuck:
-        raise ScheduleError("this schedule cannot be executed: " + "; ".join(stuck))
-    _same_order(orders)  # afterwards: a rank that never comes to a launch is told as what it is, a wait without end
-
-
-def _check_ready(operation: Operation, orders: Orders, rank: int, ready: dict[str, set[int]], names: list[str]) -> None:
-    """What an operation reads is there, and what it makes is noted."""
-    needs: set[int] = set()
-    match operation:
-        case Gradient():
-            needs = {operation.state}
-            ready["slots"].add(operation.slot)
-        case Make():
-            needs = set(_made_from(operation.action))
-            ready["states"].add(operation.action.state)
-        case Adopt():
-            ready["states"].add(operation.state)
-        case Launch():
-            wire = orders.transfers[operation.transfer]
-            own = {identity for member, identity, _ in wire.parts if member == rank}
-            missing = own - ready["slots" if wire.gradients else "states"]
-            if missing:
-                raise ScheduleError(
-                    f"this schedule cannot be executed: transfer {operation.transfer} starts before {names[rank]} has "
-                    f"{'the gradient' if wire.gradients else 'the state'} {min(missing)} it contributes"
-                )
-    if needs - ready["states"]:
-        raise ScheduleError(
-            f"this schedule cannot be executed: {names[rank]} needs state {min(needs)} before it is made"
-        )
-
-
-def _same_order(orders: Orders) -> None:
-    """Members of one group launch its transfers in one order, or two collectives would be taken for each other."""
-    seen: dict[tuple[int, ...], list[int]] = {}
-    for rank, operations in enumerate(orders.operations):
-        mine: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for operation in operations:
-            if isinstance(operation, Launch):
-                wire = orders.transfers[operation.transfer]
-                if wire.direct is None:
-                    mine[wire.members].append(operation.transfer)
-        for members, order in mine.items():
-            if seen.setdefault(members, order) != order:
-                raise ScheduleError(
-                    f"this schedule cannot be executed: rank {rank} launches collectives in another order"
-                )

@@ -1,7 +1,7 @@
 """Rank processes of a replay on this machine: started together, watched, never left behind.
 
-What they need and what they find are files in one folder. Each has a pipe to this process as its standard input and ends when it closes, so
-that none outlives it. After the first that fails the others have a moment to end by themselves, then they are ended.
+What they need and what they find are files. Each has a pipe to this process as its standard input and ends when it closes, so that
+none outlives it. After the first that fails the others have a moment to end by themselves, then they are ended.
 """
 
 from __future__ import annotations
@@ -15,32 +15,42 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch.distributed as dist
+
+from abs_sgd.checkpoint import newest
 from abs_sgd.launch import LOOPBACK, RankFailedError
+from abs_sgd.replay.job import CHECKPOINTS
 
 POLL_S = 0.05  # [our choice]
 STOP_BY_ITSELF_S = 4.0  # those that wait for the lost rank see the broken connection at once
 STOP_ON_SIGNAL_S = 2.0  # with the four seconds above well under ten [our choice]
 
 
-def run_ranks(folder: Path, names: Sequence[str]) -> None:
-    """Run a rank for each name until all have ended well. Raises RankFailedError, which names the one that did not."""
+def run_ranks(folder: Path, jobs: Sequence[Path], names: Sequence[Sequence[str]]) -> None:
+    """Run as many ranks as any job has names through all jobs until they have ended well.
+
+    Raises RankFailedError, which names the one that did not, its last update and the last checkpoint.
+    """
+    for stale in folder.glob("rank-*"):
+        stale.unlink()
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(len(names)):
-            processes.append(_start(folder, rank))
+        for rank in range(max(len(n) for n in names)):
+            processes.append(_start(folder, rank, store.port, jobs))
         failed = _watch(processes)
     finally:
         _end(processes)
     if failed:
-        raise RankFailedError(_verdict(folder, names, [p.returncode for p in processes], failed))
+        raise RankFailedError(_verdict(folder, jobs, names, [p.returncode for p in processes], failed))
 
 
-def _start(folder: Path, rank: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, rank: int, port: int, jobs: Sequence[Path]) -> subprocess.Popen[bytes]:
     environment = {"GLOO_SOCKET_IFNAME": LOOPBACK, **os.environ, "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with (folder / f"rank-{rank}.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "abs_sgd.replay.rank", str(folder), str(rank)],
+            [sys.executable, "-m", "abs_sgd.replay.process", str(folder), str(rank), str(port), *map(str, jobs)],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -83,7 +93,13 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.stdin.close()
 
 
-def _verdict(folder: Path, names: Sequence[str], codes: Sequence[int | None], failed: Sequence[int]) -> str:
+def _verdict(
+    folder: Path,
+    jobs: Sequence[Path],
+    names: Sequence[Sequence[str]],
+    codes: Sequence[int | None],
+    failed: Sequence[int],
+) -> str:
     """Which rank broke the run: one that died without a word, else one whose own error it was, else the first."""
     said = {rank: _error_of(folder, rank) for rank in failed}
     silent = [rank for rank in failed if said[rank] is None]
@@ -96,9 +112,28 @@ def _verdict(folder: Path, names: Sequence[str], codes: Sequence[int | None], fa
         what = f"was killed by {signal.Signals(-code).name}"
     else:
         what = f"ended with exit code {code}: {_last_line(folder / f'rank-{culprit}.log')}"
-    step = folder / f"rank-{culprit}.updates"
-    updates = step.read_text().strip() if step.exists() else ""
-    return f"rank {culprit} ({names[culprit]}) {what}; its last update was {updates or 0}; the replay has stopped, no process is left"
+    number, updates = _last_update(folder, culprit)
+    which = f" of run {number + 1} of {len(jobs)}" if len(jobs) > 1 else ""
+    name = next(n[culprit] for n in (names[number], *names) if culprit < len(n))
+    return (
+        f"rank {culprit} ({name}) {what}; its last update was {updates}{which}; {last_checkpoint(jobs[number])}; "
+        "the replay has stopped, no process is left"
+    )
+
+
+def last_checkpoint(job: Path) -> str:
+    """What of a job could be gone on from, in words."""
+    found = newest(job / CHECKPOINTS)
+    return "no checkpoint was made" if found is None else f"the last checkpoint is of {found}"
+
+
+def _last_update(folder: Path, rank: int) -> tuple[int, int]:
+    """Which job a rank was at, and how many updates it had made."""
+    try:
+        number, updates = (folder / f"rank-{rank}.updates").read_text().split()
+    except (FileNotFoundError, ValueError):  # none yet; killed while it wrote
+        return 0, 0
+    return int(number), int(updates)
 
 
 def _error_of(folder: Path, rank: int) -> dict[str, object] | None:

@@ -13,39 +13,92 @@ if TYPE_CHECKING:
     from hetsim.convergence import Curve, Predictor, Target
     from hetsim.schedule import Schedule
 
-BACKENDS = ("inprocess", "gloo")
-LATER = ("nccl",)  # named in the design, not built yet
+BACKENDS = ("inprocess", "gloo", "nccl")
+FILES = "replay"  # what a replay with checkpoints keeps, in the run's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a schedule is to be executed, as asked for on the command line."""
+
+    backend: str = "inprocess"
+    device: str = "cpu"
+    pace: float | None = None
+    checkpoint_every: int | None = None
+    resume: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for what does not go together."""
+        if self.backend not in BACKENDS:
+            raise UsageError(f"unknown backend {self.backend!r} ({nearest(self.backend, BACKENDS)})")
+        if self.backend == "inprocess":
+            asked = {"--pace": self.pace, "--checkpoint-every": self.checkpoint_every, "--resume": self.resume or None}
+            for option, value in asked.items():
+                if value is not None:
+                    raise UsageError(f"{option} is for real processes (--backend gloo or nccl), not for inprocess")
+        if self.pace is not None and not 0.0 < self.pace < float("inf"):
+            raise UsageError(
+                f"--pace must be a positive number of seconds per second of the schedule, not {self.pace:g}"
+            )
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether there are checkpoints to write or to go on from."""
+        return self.checkpoint_every is not None or self.resume
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The curve, and the update whose checkpoint the run went on from (None: none was asked for; 0: there was none)."""
+
+    curve: Curve
+    resumed_from: int | None = None
 
 
 @dataclass(frozen=True)
 class Replay:
     """A schedule, its cluster, and what trains it."""
 
+    folder: Path
     schedule: Schedule
     cluster: Cluster
     trainer: Predictor
     target: Target
-    backend: str = "inprocess"
-    pace: float | None = None
+    how: How
 
-    def train(self, seed: int) -> Curve:
+    def train(self, seed: int) -> Trained:
         """At the profile's learning rate and momentum: in virtual time, or with a process per worker and its seconds."""
         from hetsim.convergence import Setting
 
         training = self.cluster.training
         setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
-        if self.backend == "gloo":
-            from abs_sgd.predictor import VirtualTraining
-            from abs_sgd.replay.distributed import replay_on
+        how = self.how
+        if how.backend == "inprocess":
+            return Trained(self.trainer.curves(self.schedule, self.cluster, [setting], seed=seed)[0])
+        from abs_sgd.predictor import VirtualTraining
+        from abs_sgd.replay.distributed import replay_on
 
-            assert isinstance(self.trainer, VirtualTraining)
-            return replay_on(self.schedule, self.cluster, self.trainer, setting, seed=seed, pace=self.pace).curve
-        return self.trainer.curves(self.schedule, self.cluster, [setting], seed=seed)[0]
+        assert isinstance(self.trainer, VirtualTraining)
+        found = replay_on(
+            self.schedule,
+            self.cluster,
+            self.trainer,
+            setting,
+            folder=self.folder / FILES if how.keeps_files else None,
+            seed=seed,
+            backend=how.backend,
+            device=how.device,
+            pace=how.pace,
+            checkpoint_every=how.checkpoint_every or 0,
+            resume=how.resume,
+        )
+        return Trained(found.curve, found.resumed_from if how.resume else None)
 
-    def document(self, curve: Curve, seed: int) -> dict[str, Any]:
+    def document(self, trained: Trained, seed: int) -> dict[str, Any]:
         """The curve as JSON."""
         from hetsim.comparison import plain
 
+        curve = trained.curve
         met = curve.crossing(self.target.value)
         training = self.cluster.training
         return {
@@ -54,7 +107,9 @@ class Replay:
             "algorithm": self.schedule.header.algorithm,
             "options": self.schedule.header.options,
             "seed": seed,
-            "backend": self.backend,
+            "backend": self.how.backend,
+            "device": self.how.device,
+            "resumed_from": trained.resumed_from,
             "learning_rate": training.learning_rate,
             "momentum": training.momentum,
             "target": plain(self.target),
@@ -66,26 +121,9 @@ class Replay:
         }
 
 
-def prepare(
-    folder: Path,
-    backend: str,
-    workload: str,
-    data: Path | None,
-    overrides: list[str] | None,
-    pace: float | None = None,
-) -> Replay:
+def prepare(folder: Path, workload: str, data: Path | None, overrides: list[str] | None, how: How) -> Replay:
     """Read the folder and find the trainer. Raises UsageError, ProfileError, ScheduleError, MissingExtraError."""
-    if backend in LATER:
-        raise UsageError(
-            f"backend {backend} is not in this version; gloo runs the same schedule with a process per worker on CPUs, "
-            "inprocess in virtual time"
-        )
-    if backend not in BACKENDS:
-        raise UsageError(f"unknown backend {backend!r} ({nearest(backend, BACKENDS)})")
-    if pace is not None and backend != "gloo":
-        raise UsageError(f"--pace is for real processes (--backend gloo); {backend} has no clock to keep")
-    if pace is not None and not 0.0 < pace < float("inf"):
-        raise UsageError(f"--pace must be a positive number of seconds per second of the schedule, not {pace:g}")
+    how.check()
     schedule_file, profile_file = folder / "schedule.parquet", folder / "profile.yaml"
     if not schedule_file.is_file():
         runs = sorted(path.parent.name for path in folder.glob("runs/*/schedule.parquet"))
@@ -102,13 +140,16 @@ def prepare(
     schedule = load(schedule_file)
     if tuple(w.name for w in cluster.workers) != schedule.header.workers:
         raise UsageError(f"{folder}: profile.yaml and schedule.parquet name different workers")
-    trainer = _trainer(workload, data)
-    return Replay(schedule, cluster, trainer, trainer.target(cluster), backend, pace)
+    trainer = _trainer(workload, data, how)
+    return Replay(folder, schedule, cluster, trainer, trainer.target(cluster), how)
 
 
-def _trainer(workload: str, data: Path | None) -> Predictor:
+def _trainer(workload: str, data: Path | None, how: How) -> Predictor:
     try:
+        from abs_sgd.devices import device_of
         from abs_sgd.predictor import VirtualTraining
     except ImportError as error:
         raise MissingExtraError("training in virtual time", "train") from error
-    return VirtualTraining(workload=workload, data=data)
+    if how.backend != "inprocess":
+        return VirtualTraining(workload=workload, data=data)  # ranks find their devices themselves
+    return VirtualTraining(workload=workload, data=data, device=str(device_of(0, 1, "gloo", how.device)))

@@ -136,17 +136,31 @@ def replay(
         "inprocess",
         "--backend",
         metavar="NAME",
-        help="inprocess: in this process, in virtual time; gloo: a process per worker on this machine's CPUs.",
+        help="inprocess: in this process, in virtual time; gloo, nccl: a process per worker on this machine.",
+    ),
+    device: str = typer.Option(
+        "cpu", "--device", metavar="NAME", help="cpu or cuda; nccl wants a GPU for each worker."
     ),
     pace: Annotated[
         float | None,
         typer.Option(
             "--pace",
             metavar="X",
-            help="With gloo: X seconds per second of the schedule; without it as fast as it goes.",
+            help="With processes: X seconds per second of the schedule; without it as fast as it goes.",
             show_default=False,
         ),
     ] = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint-every",
+            metavar="K",
+            min=1,
+            help="With processes: a checkpoint every K updates, in DIR/replay.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in DIR/replay.")] = False,
     workload: str = typer.Option(
         "auto", "--workload", metavar="NAME", help="What to train; auto: the profile's, or a small stand-in."
     ),
@@ -165,13 +179,19 @@ def replay(
       hetsim replay run
       hetsim replay run --set training.learning_rate=0.02 --json
       hetsim replay run --backend gloo
+      hetsim replay run --backend gloo --checkpoint-every 100 --resume      # again after it broke: goes on
     """
     from hetsim.cli import replaying, tables
 
-    run = replaying.prepare(folder, backend, workload, data, overrides, pace)
+    how = replaying.How(backend=backend, device=device, pace=pace, checkpoint_every=checkpoint_every, resume=resume)
+    run = replaying.prepare(folder, workload, data, overrides, how)
     with progress_bar(f"training {run.schedule.header.algorithm}"):
-        curve = run.train(seed)
+        trained = run.train(seed)
     if as_json:
-        emit_json(run.document(curve, seed))
+        emit_json(run.document(trained, seed))
         return
-    emit_rich(*tables.curve(curve, run.target))
+    if resume:
+        went_on = f"went on from the checkpoint of update {trained.resumed_from}"
+        say(went_on if trained.resumed_from else "no checkpoint yet: trained from the start")
+    clock = "simulated time" if backend == "inprocess" else "time"
+    emit_rich(*tables.curve(trained.curve, run.target, clock))

@@ -178,9 +178,9 @@ def fits(found: Sequence[StepFit]) -> Table:
     return table
 
 
-def curve(found: Curve, target: Target) -> list[Any]:
-    """A training curve at a dozen points, and when it met its target."""
-    table = grid("update", "samples", "simulated time", "loss", right=frozenset({0, 1, 2, 3}))
+def curve(found: Curve, target: Target, clock: str = "simulated time") -> list[Any]:
+    """A training curve at a dozen points, and when it met its target; `clock` says whose seconds they are."""
+    table = grid("update", "samples", clock, "loss", right=frozenset({0, 1, 2, 3}))
     size = len(found.loss)
     for k in sorted({round(i * (size - 1) / 11) for i in range(12)} if size else ()):
         when = wording.seconds(float(found.time_s[k])) if k else "0"

@@ -1,26 +1,25 @@
-"""A Schedule on real processes: the parameters of one process, refusal of what cannot run, and what happens when a rank dies."""
+"""A Schedule on real processes: the parameters of one process, and refusal of what cannot run.
+
+All that runs to its end runs on one set of processes: starting them takes longer than what they do.
+"""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
 from schedules_by_hand import finish, synchronous
 from test_simulated_schedules import cluster, schedule_of
 
 from abs_sgd.launch import RankFailedError
-from abs_sgd.replay.distributed import Replayed, _spread, replay
-from abs_sgd.replay.inprocess import InProcess
-from abs_sgd.replay.orders import Arrive, Launch, Orders, Transfer, make_orders, verify
+from abs_sgd.replay.comparison import in_process
+from abs_sgd.replay.distributed import Request, _spread, replay, replay_all
+from abs_sgd.replay.operations import Arrive, Launch, Orders, Transfer
+from abs_sgd.replay.orders import make_orders
+from abs_sgd.replay.results import Replayed
+from abs_sgd.replay.verify import verify
 from abs_sgd.update import State, UpdateRule
-from abs_sgd.workloads.digits import digits_mlp
 from hetsim.algorithms import registry
 from hetsim.errors import ScheduleError, UsageError
 from hetsim.schedule import Kind, Payload, PointRule, Schedule
@@ -29,52 +28,7 @@ from hetsim.simulate import simulate
 
 pytestmark = [pytest.mark.torch, pytest.mark.live]
 STABLE = UpdateRule(learning_rate=0.02, momentum=0.9)
-PATIENCE_S = 120.0  # for processes to start on a busy machine
-
-
-def deviation(schedule: Schedule, found: Replayed, rule: UpdateRule, dtype: torch.dtype) -> float:
-    """Largest distance, over the ranks, of the parameters from those of one process, over their norm."""
-    seen: dict[int, State] = {}
-    trainer = InProcess(schedule, digits_mlp(dtype=dtype), fused=False)
-    trainer.train(rule, observe=seen.__setitem__, evaluate_every_samples=0)
-    assert all(state > 0 for state in found.final)
-    pairs = [(seen[s].parameters_P, p) for s, p in zip(found.final, found.parameters_P, strict=True)]
-    return max(float((a - b).norm() / a.norm()) for a, b in pairs)
-
-
-def run(schedule: Schedule, rule: UpdateRule = STABLE, dtype: str = "float64", **options: object) -> float:
-    found = replay(schedule, "digits-mlp", rule, task_options={"dtype": dtype}, **options)  # type: ignore[arg-type]
-    return deviation(schedule, found, rule, getattr(torch, dtype))
-
-
-QUICK = ("abs-sgd", "asgd", "local-sgd", "one-step-delay-balanced")  # open batches, a server, averages, a delay
-
-
-@pytest.mark.parametrize(
-    "algorithm", [a if a in QUICK else pytest.param(a, marks=pytest.mark.slow) for a in sorted(registry())]
-)
-def test_every_algorithm_gives_the_parameters_of_one_process(algorithm: str) -> None:
-    assert run(schedule_of(algorithm, 20)) == 0.0  # added in rank order: the same bits
-
-
-@pytest.mark.parametrize("algorithm", [pytest.param("abs-sgd", marks=pytest.mark.slow), "local-sgd"])
-def test_in_float32_and_summed_by_all_reduce(algorithm: str) -> None:
-    assert run(schedule_of(algorithm, 20), dtype="float32", exact=False) <= 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-12), ("float32", 1e-5)])
-@pytest.mark.parametrize("algorithm", sorted(registry()))
-def test_two_hundred_updates(algorithm: str, dtype: str, bound: float, exact: bool) -> None:
-    assert run(schedule_of(algorithm, 200), dtype=dtype, exact=exact) <= bound
-
-
-def test_blended_points_and_adamw() -> None:
-    schedule = simulate(cluster(), "abs-sgd", options={"compute_point": "blend"}, updates=12).schedule
-    points = schedule.rows(Kind.PREDICT)
-    assert len(points) and (schedule.code[points] == PointRule.BLEND).all()
-    assert run(schedule, UpdateRule(learning_rate=0.002, optimizer="adamw", momentum=0.9)) == 0.0
+ADAMW = UpdateRule(learning_rate=0.002, optimizer="adamw", momentum=0.9)
 
 
 def copied_and_continued() -> Schedule:
@@ -94,22 +48,69 @@ def copied_and_continued() -> Schedule:
     return schedule
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_the_optimizers_state_travels_where_training_goes_on_from_a_copy(optimizer: str) -> None:
-    rule = UpdateRule(learning_rate=0.01, optimizer=optimizer, momentum=0.9)  # type: ignore[arg-type]
-    assert run(copied_and_continued(), rule) == 0.0
+def request_of(schedule: Schedule, rule: UpdateRule = STABLE, dtype: str = "float64", **options: object) -> Request:
+    return Request(schedule=schedule, workload="digits-mlp", rule=rule, task_options={"dtype": dtype}, **options)  # type: ignore[arg-type]
+
+
+def blended() -> Schedule:
+    return simulate(cluster(), "abs-sgd", options={"compute_point": "blend"}, updates=12).schedule
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request and how far it may be from one process: 0 where gradients are added in its order."""
+
+    request: Request
+    bound: float = 0.0
+
+
+PACE = 0.5
+CASES = {
+    **{algorithm: Case(request_of(schedule_of(algorithm, 20))) for algorithm in sorted(registry())},
+    "float32, all-reduce": Case(request_of(schedule_of("abs-sgd", 20), dtype="float32", exact=False), 1e-5),
+    "averages in float32, all-reduce": Case(
+        request_of(schedule_of("local-sgd", 20), dtype="float32", exact=False), 1e-5
+    ),
+    "blend, adamw": Case(request_of(blended(), ADAMW)),
+    "copied, sgd": Case(request_of(copied_and_continued(), replace(STABLE, learning_rate=0.01))),
+    "copied, adamw": Case(request_of(copied_and_continued(), replace(ADAMW, learning_rate=0.01))),
+    "paced": Case(request_of(synchronous([[4, 4]] * 3, dataset_samples=1437), pace=PACE)),
+}
+
+
+@pytest.fixture(scope="module")
+def replayed() -> dict[str, Replayed]:
+    found = replay_all([case.request for case in CASES.values()])
+    return dict(zip(CASES, found, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_ends_with_the_parameters_of_one_process(name: str, replayed: dict[str, Replayed]) -> None:
+    found, request = replayed[name], CASES[name].request
+    seen: dict[int, State] = {}
+    in_process(request, seen.__setitem__)
+    assert len(found.final) == make_orders(request.schedule).ranks and all(state > 0 for state in found.final)
+    for state, parameters_P in zip(found.final, found.parameters_P, strict=True):
+        right_P = seen[state].parameters_P
+        assert parameters_P.dtype == right_P.dtype
+        assert float((parameters_P - right_P).norm() / right_P.norm()) <= CASES[name].bound
+
+
+def test_the_cases_are_what_their_names_say() -> None:
+    schedule = CASES["blend, adamw"].request.schedule
+    points = schedule.rows(Kind.PREDICT)
+    assert len(points) and (schedule.code[points] == PointRule.BLEND).all()
+    assert registry().keys() <= CASES.keys()
+
+
+def test_paced_it_takes_the_time_of_the_schedule(replayed: dict[str, Replayed]) -> None:
+    assert replayed["paced"].wall_s >= PACE * CASES["paced"].request.schedule.horizon_s > 1.0
 
 
 def test_snapshots_lie_at_equal_distances_up_to_the_last_state() -> None:
     assert _spread([1, 2, 3, 4, 5, 6], 50) == (1, 2, 3, 4, 5, 6)
     assert _spread(list(range(1, 101)), 4) == (25, 50, 75, 100)
     assert _spread([7], 3) == (7,) and _spread([], 3) == _spread([1], 0) == ()
-
-
-def test_paced_it_takes_the_time_of_the_schedule() -> None:
-    schedule = synchronous([[4, 4]] * 3, dataset_samples=1437)
-    found = replay(schedule, "digits-mlp", STABLE, pace=0.5)
-    assert found.wall_s >= 0.5 * schedule.horizon_s > 1.0
 
 
 # ---- refused before anything starts --------------------------------------------------------------------------------------
@@ -156,89 +157,6 @@ def test_a_state_that_nothing_makes_is_refused() -> None:
         make_orders(finish(log, 1, 1437))
     with pytest.raises(UsageError, match="pace"):
         replay(synchronous([[4]]), "digits-mlp", STABLE, pace=0.0)
-
-
-# ---- a rank that dies ----------------------------------------------------------------------------------------------------
-
-
-def pid_of(folder: Path, rank: int) -> int:
-    return int((folder / f"rank-{rank}.pid").read_text())
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def until(happens: object, seconds: float = PATIENCE_S) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if happens():  # type: ignore[operator]
-            return True
-        time.sleep(0.05)
-    return False
-
-
-PACE = 4.0
-
-
-def long_schedule() -> Schedule:
-    """Ten minutes at PACE."""
-    return synchronous([[4, 4]] * 150, dataset_samples=1437)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_killed_rank_is_named_and_the_others_stop(tmp_path: Path) -> None:
-    caught: list[BaseException] = []
-    ended_s: list[float] = []
-
-    def train() -> None:
-        try:
-            replay(long_schedule(), "digits-mlp", STABLE, pace=PACE, folder=tmp_path)
-        except BaseException as error:
-            caught.append(error)
-        ended_s.append(time.monotonic())
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    assert until(lambda: caught or (tmp_path / "rank-1.updates").exists()) and not caught
-    pids = [pid_of(tmp_path, rank) for rank in (0, 1)]
-    assert all(lives(pid) for pid in pids)
-    killed_s = time.monotonic()
-    os.kill(pids[1], signal.SIGKILL)
-    thread.join(PATIENCE_S)
-    assert isinstance(caught[0], RankFailedError)
-    assert "rank 1 (w1) was killed by SIGKILL; its last update was" in str(caught[0])
-    assert ended_s[0] - killed_s < 10.0
-    assert not any(lives(pid) for pid in pids)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_ranks_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import sys\n"
-        "from test_distributed_replay import PACE, STABLE, long_schedule\n"
-        "from abs_sgd.replay.distributed import replay\n"
-        "replay(long_schedule(), 'digits-mlp', STABLE, pace=PACE, folder=sys.argv[1])\n"
-    )
-    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "run")], env={**os.environ, "PYTHONPATH": paths}
-    )
-    try:
-        assert until(lambda: process.poll() is not None or (tmp_path / "run" / "rank-1.updates").exists())
-        assert process.poll() is None
-        pids = [pid_of(tmp_path / "run", rank) for rank in (0, 1)]
-        assert all(lives(pid) for pid in pids)
-        process.kill()
-        process.wait()
-        assert until(lambda: not any(lives(pid) for pid in pids), 30.0)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_an_error_of_a_rank_is_told_with_its_name(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -299,3 +301,17 @@ def test_cifar10_itself(cifar10: Path) -> None:
     assert torch.bincount(labels).tolist() == [5_000] * 10
     pictures, _ = task.batch(np.arange(512), 0)
     assert abs(float(pictures.mean())) < 0.3 and 0.7 < float(pictures.std()) < 1.3
+
+
+def test_digits_are_scikit_learns_read_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+
+    from abs_sgd.workloads import digits
+
+    said = load_digits()
+    right = np.column_stack([said.data, said.target])
+    assert np.array_equal(digits._rows(), right)
+    monkeypatch.setattr(digits, "find_spec", lambda _: None)  # where the file lies elsewhere
+    assert np.array_equal(digits._rows(), right)
+    code = "import sys; from abs_sgd.workloads import get; get('digits-mlp'); assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

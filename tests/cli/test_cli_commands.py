@@ -243,15 +243,49 @@ def test_replay_trains_a_schedule(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_replay_with_a_process_per_worker_gives_the_same_losses(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    assert run(capsys, "simulate", "mixed-gpu-4", "-a", "one-step-delay", "--updates", "6", "-o", folder)[0] == 0
+    folder, two = tmp_path / "run", tmp_path / "two.yaml"
+    assert run(capsys, "init", "--gpus", "A100:1,V100:1", "-o", two)[0] == 0
+    assert run(capsys, "simulate", two, "-a", "one-step-delay", "--updates", "6", "-o", folder)[0] == 0
     virtual = document(capsys, "replay", folder)
-    live = document(capsys, "replay", folder, "--backend", "gloo")
-    assert live["backend"] == "gloo"
+    live = document(capsys, "replay", folder, "--backend", "gloo", "--checkpoint-every", "2")
+    assert (live["backend"], live["device"], live["resumed_from"]) == ("gloo", "cpu", None)
     assert live["curve"]["updates"] == list(range(7))
     for name in ("updates", "samples"):
         assert set(virtual["curve"][name]) <= set(live["curve"][name])
     assert live["curve"]["loss"][-1] == pytest.approx(virtual["curve"]["loss"][-1], rel=1e-5)
+    (folder / "replay" / "checkpoints" / "update-000000006.json").unlink()  # as if it had broken before
+    again = document(capsys, "replay", folder, "--backend", "gloo", "--checkpoint-every", "2", "--resume")
+    assert again["resumed_from"] == 4 and again["curve"]["loss"] == live["curve"]["loss"]
+    for arguments, said in (
+        (["--checkpoint-every", "2"], "holds a checkpoint of update 6: resume, or remove it to start again"),
+        (["--resume", "--seed", "3"], "of another run: other seed"),
+    ):
+        code, _, err = run(capsys, "replay", folder, "--backend", "gloo", *arguments)
+        assert code == 2 and said in " ".join(err.split())
+
+
+@pytest.mark.torch
+def test_replay_refuses_a_device_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    folder = tmp_path / "run"
+    assert run(capsys, "simulate", "mixed-gpu-4", "-a", "s-sgd", "--updates", "2", "-o", folder)[0] == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for arguments, said in (
+        (["--device", "cuda"], "--device cuda: "),
+        (["--backend", "gloo", "--device", "cuda"], "--device cuda: "),
+        (["--backend", "nccl"], "nccl moves tensors between GPUs only"),
+        (["--device", "gpu"], "unknown device 'gpu'"),
+    ):
+        code, _, err = run(capsys, "replay", folder, *arguments)
+        assert code == 2 and said in " ".join(err.split())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    code, _, err = run(capsys, "replay", folder, "--backend", "nccl", "--device", "cuda")
+    assert code == 2 and "4 ranks and 1 GPU on this machine: nccl refuses two ranks on one GPU" in " ".join(err.split())
 
 
 def test_version_and_every_help_open_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
