@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from schedules_by_hand import delayed, synchronous
-from test_simulated_schedules import schedule_of
+from schedules_by_hand import synchronous
+from test_simulated_schedules import cluster, schedule_of
 
 from abs_sgd.checkpoint import newest
 from abs_sgd.launch import RankFailedError
@@ -29,7 +30,8 @@ from abs_sgd.replay.results import Replayed
 from abs_sgd.update import State, UpdateRule
 from hetsim.algorithms import registry
 from hetsim.errors import UsageError
-from hetsim.schedule import PointRule, Schedule
+from hetsim.schedule import Schedule
+from hetsim.simulate import simulate
 
 pytestmark = [pytest.mark.torch, pytest.mark.live]
 reads_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -140,9 +142,15 @@ def updates_of(folder: Path, rank: int) -> int:
 
 
 def two_workers(updates: int, dataset_samples: int) -> Schedule:
-    """What ABS-SGD logs: one update of delay, open batches in passes of two samples, points predicted by each worker."""
-    shares = [[2 + k % 5, 6 - k % 3] for k in range(updates)]
-    return delayed(shares, PointRule.LOCAL_PREDICTION, dataset_samples=dataset_samples, micro=2)
+    """ABS-SGD: one update of delay, open batches, points predicted by each worker."""
+    three = cluster()
+    two = replace(
+        three,
+        workers=three.workers[:2],
+        network=replace(three.network, links=three.network.links[:2]),
+        workload=replace(three.workload, dataset_samples=dataset_samples),
+    )
+    return simulate(two, "abs-sgd", updates=updates).schedule
 
 
 def assert_bits_of_one_process(schedule: Schedule, found: Replayed) -> None:
