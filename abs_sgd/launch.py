@@ -78,6 +78,7 @@ class Job:
     profile_yaml: str
     port: int
     folder: str
+    hosts: tuple[str, ...] = ()
 
 
 def launch(
@@ -93,11 +94,13 @@ def launch(
     samples: int | None = None,
     pacing: Pacing | None = None,
     folder: str | Path | None = None,
+    hosts: Sequence[str] = (),
 ) -> LiveRun:
     """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), gloo over the loopback interface.
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
-    profile's. Ends after `updates` or `samples`, else the profile's samples. Raises UsageError, RankFailedError.
+    profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, of a `NetLab`
+    that is up; the store stays on this machine's own loopback. Raises UsageError, RankFailedError.
     """
     from abs_sgd.predictor import rule_of
     from abs_sgd.runtime.run import Limits, Pacing, check_live
@@ -125,6 +128,7 @@ def launch(
             profile_yaml="" if isinstance(cluster, Cluster) else cluster.to_yaml(),
             port=port,
             folder=str(path),
+            hosts=tuple(hosts),
         )
         _run_all(job)
         return read(path)
@@ -303,11 +307,12 @@ def _end_with_parent() -> None:
 
 
 def _run(job: Job, rank: int, steps: Any) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     import torch
     import torch.distributed as dist
 
     from abs_sgd import workloads
+    from abs_sgd.namespaces import enter
+    from abs_sgd.netlab import DATA_DEVICE
     from abs_sgd.runtime.run import run_rank
     from abs_sgd.update import Progress
 
@@ -321,14 +326,21 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     def note(progress: Progress) -> None:
         steps[rank] = progress.updates
 
-    group = _tcp_store(job.port, is_master=False)
+    group, store = (_tcp_store(job.port, is_master=False) for _ in range(2))
+    if (
+        job.hosts
+    ):  # connections made until now are on the loopback of the launching process, the group's on the shaped link
+        enter(job.hosts[rank])
+        os.environ["GLOO_SOCKET_IFNAME"] = DATA_DEVICE
+    else:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     dist.init_process_group("gloo", store=group, rank=rank, world_size=job.cluster.n)
     result = run_rank(
         job.cluster,
         make(job.algorithm, job.options),
         task,
         job.rule,
-        store=_tcp_store(job.port, is_master=False),
+        store=store,
         seed=job.seed,
         limits=job.limits,
         pacing=job.pacing,

@@ -6,6 +6,7 @@ a killed process left behind (`sweep`), and nothing that hetsim did not make is 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -15,11 +16,14 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hetsim.errors import HetsimError
 
 NAME = re.compile(r"hetsim-([1-9][0-9]*)-([0-9]+)-([a-z0-9]+)")
 SYSTEM_PATH = os.pathsep.join(("/usr/sbin", "/sbin"))  # where ip and tc are, and a user's PATH may not look
+CLONE_NEWNET = 0x40000000  # sched.h
+MOUNTED = Path("/var/run/netns")  # where `ip netns` mounts them
 COMMAND_LIMIT_S = 30.0  # each takes milliseconds; more means that the kernel hangs [our choice]
 KILL_LIMIT_S = 5.0  # how long a killed process may take to go [our choice]
 
@@ -198,3 +202,14 @@ def _kill_inside(namespace: str) -> None:
             except ProcessLookupError:
                 continue
         time.sleep(0.01)
+
+
+def enter(namespace: str) -> None:
+    """Move the calling thread, and every thread it starts from now on, into a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = os.open(MOUNTED / namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if libc.setns(handle, CLONE_NEWNET):
+            raise NetLabError(f"{namespace}: cannot be entered: {os.strerror(ctypes.get_errno())}")
+    finally:
+        os.close(handle)

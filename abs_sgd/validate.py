@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -234,39 +233,19 @@ def _figures(setup: Setup, schedule: Schedule, curve: Curve) -> agreement.Figure
 
 def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> LiveRun:
     """One paced run, its links shaped where there is a lab."""
-    from abs_sgd import launch as live
-    from abs_sgd.emulation import run_inside
-    from abs_sgd.runtime.run import Limits, Pacing
+    from abs_sgd.launch import launch
+    from abs_sgd.runtime.run import Pacing
 
-    pacing = Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance)
-    options = algorithm.options.model_dump()
-    if lab is None:
-        return live.launch(
-            setup.cluster,
-            algorithm.name,
-            options=options,
-            rule=setup.rule,
-            seed=seed,
-            updates=setup.updates,
-            pacing=pacing,
-        )
-    with tempfile.TemporaryDirectory(prefix="hetsim-validate-") as folder, live._store() as port:
-        job = live.Job(
-            cluster=setup.cluster,
-            algorithm=algorithm.name,
-            options=options,
-            workload=setup.cluster.workload.name,
-            task_options={},
-            rule=setup.rule,
-            seed=seed,
-            limits=Limits(updates=setup.updates),
-            pacing=pacing,
-            profile_yaml=setup.profile_yaml,
-            port=port,
-            folder=folder,
-        )
-        run_inside(lab, job)
-        return live.read(folder)
+    return launch(
+        setup.cluster,
+        algorithm.name,
+        options=algorithm.options.model_dump(),
+        rule=setup.rule,
+        seed=seed,
+        updates=setup.updates,
+        pacing=Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance),
+        hosts=[lab.namespace(rank) for rank in range(setup.cluster.n)] if lab else (),
+    )
 
 
 def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = None) -> tuple[Curve, float | None]:

@@ -17,7 +17,7 @@ from abs_sgd.runtime.rank import LiveRank, numbers_of
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.samples import Clerk, SampleDispenser, SharedCount, Store
 from abs_sgd.runtime.wire import Wire
-from abs_sgd.update import Progress, Updater, UpdateRule
+from abs_sgd.update import Progress, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
@@ -106,7 +106,7 @@ def run_rank(
     least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
     blends = algorithm.point_rule()[0] == PointRule.BLEND
     try:
-        _warm_up(model, task, seed, max(training.micro_batch_samples, 1))
+        _warm_up(model, task, rule, seed, max(training.micro_batch_samples, 1))
         start_s = _common_start()
         live = LiveRank(
             port=port_of(cluster, rank),
@@ -180,13 +180,16 @@ def checksum(values_P: Tensor) -> str:
     return hashlib.sha256(values_P.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def _warm_up(model: FlatModel, task: Task, seed: int, samples: int) -> None:
-    """One pass and one collective nobody sees: first ones take many times as long as later ones."""
+def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples: int) -> None:
+    """One pass, one collective and one update nobody sees: first ones take many times as long (torch's first update loads its compiler,
+    which takes seconds)."""
     buffers = model.save_buffers()
     batch = task.batch(numbers_of((0, min(samples, task.samples))), seed)
     with torch.random.fork_rng(devices=[]):
         model.gradient_sum(lambda m: task.loss_sum(m, batch))
     model.load_buffers(buffers)
+    zeros_P = torch.zeros_like(model.parameters_P)
+    Updater(rule).step(State(parameters_P=zeros_P), zeros_P.clone(), divisor=1, samples=1)
     dist.all_reduce(torch.zeros(model.size, dtype=model.parameters_P.dtype))
 
 
