@@ -23,13 +23,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetsim.algorithms import make
 from hetsim.cluster.spec import Cluster
+from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import HetsimError, SimulationError, UsageError
 from hetsim.schedule import Schedule
 from hetsim.schedule.store import load, save
@@ -53,13 +54,14 @@ class RankFailedError(SimulationError):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LiveRun:
-    """What a live run found: the measured Schedule, and the parameters every replica ended with."""
+    """What a live run found: the measured Schedule, the parameters every replica ended with, and the gradient noise seen on the way."""
 
     schedule: Schedule
     parameters_P: Tensor
     checksums: tuple[str, ...]
     updates: int
     samples: int
+    noise: NoiseEstimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,7 @@ def read(folder: str | Path) -> LiveRun:
         checksums=tuple(said["checksums"]),
         updates=said["updates"],
         samples=said["samples"],
+        noise=NoiseEstimate(**said["noise"]),
     )
 
 
@@ -357,6 +360,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
             "checksums": result.checksums,
             "updates": result.progress.updates,
             "samples": result.progress.samples,
+            "noise": asdict(result.noise),
         }
         _write_text(folder / "run.json", json.dumps(said))
     dist.barrier()  # nobody leaves, and with it its connections, before the files are there

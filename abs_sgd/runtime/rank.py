@@ -17,6 +17,7 @@ from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
 from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
+from abs_sgd.runtime.noise import NoiseLog, squared_norm
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.record import RankLog
 from abs_sgd.runtime.samples import Range, SampleDispenser, SharedCount
@@ -67,6 +68,7 @@ class LiveRank:
         self.max_updates, self.pace, self.progress = max_updates, pace, progress
         self.rule, self.rule_scale = algorithm.point_rule()
         self.log = RankLog(port.rank)
+        self.noise = NoiseLog()
         self.version = self.point = self.anchor = Version(0, State(parameters_P=model.parameters_P.clone()))
         self.made = 0  # states numbered so far
         self.slots = 0  # accumulators numbered so far
@@ -165,6 +167,7 @@ class LiveRank:
         more = self.dispenser.has_more()
         now, number, weight = self.clock(), self.wire.launched, command.weight
         progress = self.version.state.progress
+        square = 0.0
         since = progress.samples - progress.averaged_samples
         buffer_P = self.wire.buffer() if self.sum_P is None or command.what == "parameters" else self.sum_P
         if command.what == "parameters":
@@ -177,6 +180,7 @@ class LiveRank:
             if self.rule in PREDICTED_FROM_OWN and samples:
                 own_P = buffer_P[: self.wire.size].clone()  # the buffer will hold everybody's sum
             self.log.add(Kind.JOIN, now, now, source=number, slot=self.slot, samples=samples, scale=weight)
+            square = squared_norm(buffer_P[: self.wire.size])
             if weight != 1.0:
                 buffer_P.mul_(weight)
             self.sent = number, self.slot, samples, own_P
@@ -187,6 +191,7 @@ class LiveRank:
             weight=weight,
             samples_since=since,
             updates=progress.updates,
+            square=square,
             gather=tuple(command.gather),
         )
         return self.wire.start(buffer_P, share)
@@ -230,6 +235,7 @@ class LiveRank:
         if samples:
             start_s, parent, divisor = self.clock(), self.version, command.divisor or samples
             sum_P = transfer.buffer_P[: self.wire.size]
+            self.noise.add(transfer.arrived.squares, transfer.arrived.counts, squared_norm(sum_P))
             made = self.updater.step(parent.state, sum_P, divisor=divisor, samples=samples, scale=command.scale)
             self._move(made)
             self.log.add(

@@ -22,6 +22,7 @@ from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
+from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import SimulationError, UsageError
 from hetsim.runtime.driver import share_of, speed_of
 from hetsim.schedule.kinds import PointRule
@@ -57,12 +58,14 @@ class Pacing:
 
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """Where a rank ended. `schedule`: of the whole run, on rank 0 only; `checksums`: of every rank's parameters."""
+    """Where a rank ended. `schedule`: of the whole run, on rank 0 only; `checksums`: of every rank's parameters; `noise`: of the
+    gradients, over the run."""
 
     parameters_P: Tensor
     progress: Progress
     checksums: tuple[str, ...]
     schedule: Schedule | None
+    noise: NoiseEstimate
 
 
 def check_live(algorithm: Algorithm) -> None:
@@ -144,7 +147,13 @@ def run_rank(
             versions={**versions(), "torch": str(torch.__version__)},
         )
         schedule = schedule_of(logs, header)
-    return RankResult(parameters_P=state.parameters_P, progress=state.progress, checksums=checksums, schedule=schedule)
+    return RankResult(
+        parameters_P=state.parameters_P,
+        progress=state.progress,
+        checksums=checksums,
+        schedule=schedule,
+        noise=live.noise.estimate,
+    )
 
 
 def schedule_of(logs: list[RankLog], header: Header) -> Schedule:

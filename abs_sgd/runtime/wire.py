@@ -2,7 +2,8 @@
 
 Every collective is two on the wire, launched together: the payload in the model's own dtype, and a float64 vector
 
-    [samples, ranks with data left, then per rank: flag, weight, samples since the last average, updates, values of `gather`]
+    [samples, ranks with data left, then per rank: flag, weight, samples since the last average, updates, own samples, |own sum|², values
+     of `gather`]
 
 because counts in a low-precision payload come out wrong. It is complete when both are. Errors come out in `wait`, whatever `done` said.
 Buffers in flight are never touched: an accumulator is handed over whole, the next one is another buffer.
@@ -22,7 +23,7 @@ from hetsim.errors import ProgramError, SimulationError
 
 MOST_GATHERED = 8  # values that one rank may let ride along; every algorithm so far has at most two [our choice]
 HEAD = 2
-FIXED = 4  # flag, weight, samples since the last average, updates
+FIXED = 6  # flag, weight, samples since the last average, updates, own samples, squared norm of the own sum
 
 
 class PeerLostError(SimulationError):
@@ -38,12 +39,14 @@ class Share:
     weight: float = 0.0
     samples_since: int = 0
     updates: int = 0
+    square: float = 0.0
     gather: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
-    """What came back, the same on every rank; `weight` and `samples_since` are sums, `updates` the most of any rank."""
+    """What came back, the same on every rank; `weight` and `samples_since` are sums, `updates` the most of any rank; `counts` and `squares`
+    are each rank's samples and the squared norm of its gradient sum, from which the gradient noise is estimated."""
 
     samples: int
     has_more: bool
@@ -51,6 +54,8 @@ class Arrived:
     weight: float
     samples_since: int
     updates: int
+    counts: tuple[int, ...] = ()
+    squares: tuple[float, ...] = ()
 
 
 class LiveTransfer(cmd.Handle):
@@ -117,7 +122,8 @@ class Wire:
             raise ProgramError(f"{len(share.gather)} values ride along with a collective, at most {MOST_GATHERED} can")
         width = FIXED + MOST_GATHERED
         side = torch.zeros(HEAD + self.world * width, dtype=torch.float64)
-        mine = [1.0 + len(share.gather), share.weight, share.samples_since, share.updates, *share.gather]
+        mine = [1.0 + len(share.gather), share.weight, share.samples_since, share.updates]
+        mine += [share.samples, share.square, *share.gather]
         side[0], side[1] = share.samples, share.has_more
         at = HEAD + self.rank * width
         side[at : at + len(mine)] = torch.tensor(mine, dtype=torch.float64)
@@ -140,4 +146,6 @@ class Wire:
             weight=sum(row[1] for row in rows),
             samples_since=round(sum(row[2] for row in rows)),
             updates=round(max(row[3] for row in rows)),
+            counts=tuple(round(row[4]) for row in rows),
+            squares=tuple(row[5] for row in rows),
         )
