@@ -90,9 +90,11 @@ class Updater:
     def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
         """The next version: a step on gradient_sum / divisor, clipped once, counted as an update of `samples`."""
         before = state.progress
-        mean_P = gradient_sum_P / divisor
+        mean_P = self._mean(gradient_sum_P, divisor)
         clip = self._clip_factor(mean_P)
         used_P = mean_P if clip == 1.0 else mean_P * clip
+        if used_P is mean_P and self.keep_mean_gradient:
+            used_P = mean_P.clone()  # torch's foreach Nesterov adds to the gradient in place
         parameters_P, optimizer = self._torch_step(state, used_P, scale * self.rule.rate(before.samples, samples))
         return State(
             parameters_P=parameters_P,
@@ -130,9 +132,10 @@ class Updater:
         applied clip factor; the rate is that of the next update with the last B. No samples: own mean 0. No update
         yet: the own mean alone.
         """
-        gradient_P = torch.zeros_like(state.parameters_P)
-        if own_sum_P is not None and own_samples > 0:
-            gradient_P = own_sum_P / own_samples
+        if own_sum_P is None or own_samples <= 0:
+            gradient_P = torch.zeros_like(state.parameters_P)
+        else:
+            gradient_P = self._mean(own_sum_P, own_samples)
         if own_share < 1.0 and state.mean_gradient_P is not None:
             gradient_P = own_share * gradient_P + (1.0 - own_share) * state.mean_gradient_P
         if state.progress.last_clip != 1.0:
@@ -173,6 +176,9 @@ class Updater:
         )
         kept = {} if reset else own.optimizer
         return State(parameters_P=parameters_P, optimizer=kept, progress=progress, mean_gradient_P=own.mean_gradient_P)
+
+    def _mean(self, sum_P: Tensor, divisor: float) -> Tensor:
+        return sum_P / divisor
 
     def _next_rate(self, state: State) -> float:
         batch = state.progress.last_batch_samples or self.rule.reference_batch_samples

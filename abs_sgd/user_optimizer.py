@@ -53,6 +53,8 @@ class UserUpdater(Updater):
         self.home_P = flat.parameters_P.clone() if moves else flat.parameters_P
         self.base_rates = [float(group["lr"]) for group in groups]
         self._rates = list(self.base_rates)
+        self._home = True  # the model stands at x_k
+        self._spare: Held = {}  # a second optimizer state, to predict with
 
     def views(self, flat_P: Tensor) -> list[Tensor]:
         """A flat vector seen as one tensor per parameter."""
@@ -61,26 +63,40 @@ class UserUpdater(Updater):
 
     def go_home(self) -> None:
         """Move the model to x_k."""
-        if self.home_P is not self.flat.parameters_P:
+        if not self._home:
             self.flat.parameters_P.copy_(self.home_P)
+            self._home = True
+
+    def start_at(self, parameters_P: Tensor) -> None:
+        """Make `parameters_P` x_k, and move the model there."""
+        self.home_P.copy_(parameters_P)
+        self._home = self.home_P is self.flat.parameters_P
+        self.go_home()
 
     def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
+        """As `Updater.step`; `gradient_sum_P` is overwritten."""
         made = super().step(state, gradient_sum_P, divisor=divisor, samples=samples, scale=scale)
         if self.home_P is not self.flat.parameters_P:
             self.home_P.copy_(self.flat.parameters_P)
-        return replace(made, parameters_P=self.home_P)
+        mean_P = made.mean_gradient_P  # lies where the next gradient will
+        return replace(made, parameters_P=self.home_P, mean_gradient_P=None if mean_P is None else mean_P.clone())
 
     def predict(self, state: State, own_sum_P: Tensor | None, own_samples: float, own_share: float = 1.0) -> Tensor:
-        kept = self._held()
+        """As `Updater.predict`; `own_sum_P` is overwritten."""
+        kept = self._lend_spare()
         try:
             return super().predict(state, own_sum_P, own_samples, own_share)
         finally:
+            self._home = False
+            held = self.optimizer.state
             for parameter in self.parameters:
-                self.optimizer.state.pop(parameter, None)
-            self.optimizer.state.update(kept)
+                made = held.pop(parameter, None)
+                if parameter in kept:
+                    self._spare[parameter], held[parameter] = dict(made or {}), kept[parameter]
 
     def look_ahead(self, state: State, kappa: float) -> Tensor:
         self.go_home()
+        self._home = False
         for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             one = Updater(self._group_rule(group, base))
             for p in group["params"]:
@@ -111,16 +127,31 @@ class UserUpdater(Updater):
             "take local-prediction or current"
         )
 
-    def _held(self) -> Held:
-        """A copy of the optimizer's state."""
-        return {
-            p: {
-                name: value.clone() if isinstance(value, Tensor) else value
-                for name, value in self.optimizer.state[p].items()
-            }
-            for p in self.parameters
-            if p in self.optimizer.state
-        }
+    def _lend_spare(self) -> Held:
+        """Give the optimizer a copy of its state, in tensors that are kept from one time to the next; returns its own."""
+        held = self.optimizer.state
+        own = {p: held[p] for p in self.parameters if p in held}
+        into: list[Tensor] = []
+        values: list[Tensor] = []
+        for parameter, state in own.items():
+            spare, copy = self._spare.get(parameter, {}), {}
+            for name, value in state.items():
+                there = spare.get(name)
+                if not isinstance(value, Tensor):
+                    copy[name] = value
+                elif isinstance(there, Tensor) and (there.shape, there.dtype) == (value.shape, value.dtype):
+                    into.append(there)
+                    values.append(value)
+                    copy[name] = there
+                else:
+                    copy[name] = value.clone()
+            held[parameter] = copy
+        if into:
+            torch._foreach_copy_(into, values)
+        return own
+
+    def _mean(self, sum_P: Tensor, divisor: float) -> Tensor:
+        return sum_P if divisor == 1.0 else sum_P.div_(divisor)
 
     def _torch_step(self, state: State, gradient_P: Tensor, rate: float) -> tuple[Tensor, dict[str, Tensor]]:
         """One step of the user's optimizer, from x_k, in place."""

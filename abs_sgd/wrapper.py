@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from abs_sgd.flight import Flight, Group
+from abs_sgd.gradient_sum import GradientSum
 from abs_sgd.gradients import FlatModel
 from abs_sgd.monitor import Monitor
 from abs_sgd.open_batch import OpenBatchSampler
@@ -103,11 +104,10 @@ class AbsSgd:
         self._state = State(parameters_P=self._updater.home_P)
         self._mean_loss = loss_reduction == "mean"
         self._monitor = Monitor(diverged_factor)
-        # Three buffers: what is being summed, what this rank contributed last, and what travels.
-        self._sum_P, self._own_P = torch.zeros_like(flat.parameters_P), torch.zeros_like(flat.parameters_P)
+        # What is being summed, what this rank contributed last, what travels, and room to compute in.
+        self._sum, self._own = GradientSum(self._mean_loss), GradientSum(self._mean_loss)
         self._sent_P = torch.empty_like(flat.parameters_P, dtype=wire_dtype or flat.parameters_P.dtype)
-        self._samples = self._own_samples = 0
-        self._loss, self._own_loss = (0.0, 0), (0.0, 0)
+        self._room_P = torch.empty_like(flat.parameters_P)
         self._program: Generator[Any, Any, None] | None = None
         self._flight: Flight | None = None  # launched, not yet applied
         self._launched = 0
@@ -157,7 +157,8 @@ class AbsSgd:
             self.sampler.consumed(count if samples is None else samples)
         if self._program is None:
             self._begin()
-        self._take(count, loss)
+        self._sum.take(self._updater.parameters, count, loss)
+        self._seen += count
         if not count:  # nothing to add; a program would take it for the end of the data
             return False
         before = self.updates
@@ -206,8 +207,8 @@ class AbsSgd:
             "optimizer": copy.deepcopy(self._updater.optimizer.state_dict()),
             "learning_rates": list(self._updater.base_rates),
             "mean_gradient": None if mean_P is None else mean_P.clone(),
-            "summed": [self._sum_P.clone(), self._samples, *self._loss] if self._samples else None,
-            "in_flight": [self._own_P.clone(), self._own_samples, *self._own_loss] if flying else None,
+            "summed": self._sum.state() if self._sum.samples else None,
+            "in_flight": self._own.state() if flying else None,
             "losses": list(self._monitor.losses),
             "contributed": list(self.contributed),
             "sampler": None if self.sampler is None else self.sampler.state_dict(),
@@ -238,8 +239,7 @@ class AbsSgd:
                 "same update number"
             )
         updater = self._updater
-        updater.home_P.copy_(state["parameters"])
-        updater.go_home()
+        updater.start_at(state["parameters"])
         for buffer, value in zip(self.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(value)
         updater.optimizer.load_state_dict(state["optimizer"])
@@ -257,29 +257,10 @@ class AbsSgd:
 
     def _resume(self, part: list[Any]) -> None:
         """Hand the program a gradient sum that was computed before the checkpoint."""
-        gradient_P, samples, loss, weight = part
-        self._sum_P.add_(gradient_P)
-        self._samples += samples
-        self._loss = self._loss[0] + loss, self._loss[1] + weight
+        self._sum.load(part)
         if self._program is None:
             self._begin()
-        self._advance(Computed(samples, 0.0))
-
-    def _take(self, count: int, loss: Tensor | float | None) -> None:
-        """Add the gradients of the last backward pass to the sum, and clear them."""
-        factor = float(count) if self._mean_loss else 1.0
-        views = self._updater.views(self._sum_P)
-        found = [(view, p.grad) for view, p in zip(views, self._updater.parameters, strict=True) if p.grad is not None]
-        if count and found:
-            torch._foreach_add_([view for view, _ in found], [grad for _, grad in found], alpha=factor)
-        for parameter in self._updater.parameters:
-            parameter.grad = None
-        self._samples += count
-        self._seen += count
-        if loss is not None and count:
-            total, weight = self._loss
-            value = float(loss.detach()) if isinstance(loss, Tensor) else loss
-            self._loss = total + value * factor, weight + count
+        self._advance(Computed(self._sum.samples, 0.0))
 
     def _begin(self) -> None:
         """Start the program, or start it again after a pause; its warm-up is over once so many updates were applied."""
@@ -321,14 +302,13 @@ class AbsSgd:
 
     def _launch(self, gather: tuple[float, ...]) -> Handle:
         """Hand over the sum; it stays here as this rank's own part while a copy travels."""
-        self._own_P, self._sum_P = self._sum_P, self._own_P
-        self._sum_P.zero_()
-        self._own_samples, self._samples = self._samples, 0
-        self._own_loss, self._loss = self._loss, (0.0, 0)
-        self._sent_P.copy_(self._own_P)
+        own = self._own = self._sum
+        self._sum = GradientSum(self._mean_loss)
+        own.write(self._updater.views(self._sent_P))
         self._launched += 1
-        own = (float(self._own_samples), *gather)
-        self._flight = self.group.start(self._launched, self._sent_P, (*self._own_loss, *self._flag), own)
+        self._flight = self.group.start(
+            self._launched, self._sent_P, (*own.loss, *self._flag), (float(own.samples), *gather)
+        )
         handle = Handle(self._launched)
         handle.result = self._flight
         return handle
@@ -351,20 +331,23 @@ class AbsSgd:
         if not (samples := sum(counts)):
             self._updater.go_home()
             return self.updates
-        total_P = flight.sent_P.to(self._sum_P.dtype)
+        total_P = flight.sent_P
+        if total_P.dtype != self._room_P.dtype:
+            total_P = self._room_P.copy_(total_P)
         self._monitor.watch(f"update {self.updates + 1}, {self.samples} samples", total_P, *flight.wait()[:2])
         self._state = self._updater.step(self._state, total_P, divisor=divisor or samples, samples=samples, scale=scale)
         self.contributed = [a + b for a, b in zip(self.contributed, counts, strict=True)]
         return self.updates
 
     def _predict(self) -> None:
-        match self._point:
-            case PointRule.LOOK_AHEAD:
-                self._updater.look_ahead(self._state, self._amount)
-            case PointRule.LOCAL_PREDICTION:
-                self._updater.predict(self._state, self._own_P, self._own_samples)
-            case PointRule.BLEND:
-                self._updater.predict(self._state, self._own_P, self._own_samples, self._amount)
+        if self._point == PointRule.LOOK_AHEAD:
+            self._updater.look_ahead(self._state, self._amount)
+        elif self._point != PointRule.CURRENT:
+            samples = self._own.samples
+            if samples:
+                self._own.write(self._updater.views(self._room_P), mean=True)
+            share = self._amount if self._point == PointRule.BLEND else 1.0
+            self._updater.predict(self._state, self._room_P, float(samples > 0), share)
 
     def _drain(self, flag: tuple[float, float]) -> None:
         """Contribute what is left, then zero samples, until every rank does; then all know the same."""

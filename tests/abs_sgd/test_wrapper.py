@@ -157,7 +157,7 @@ def test_resumed_with_a_gradient_in_flight_equals_uninterrupted(make: MakeOptimi
     torch.save(trainer.state_dict(), saved)
     saved.seek(0)
     state = torch.load(saved, weights_only=True)
-    assert state["in_flight"][1] == BATCH and state["progress"][0] == STEPS // 2 - 1
+    assert state["in_flight"][2] == BATCH and state["progress"][0] == STEPS // 2 - 1
     resumed = abs_sgd.AbsSgd(second, make(second), options=options)
     resumed.load_state_dict(state)
     for step in range(STEPS // 2, STEPS):
@@ -177,7 +177,7 @@ def test_a_gradient_summed_but_not_sent_is_saved_too() -> None:
         loss_of(first, step).backward()
         trainer.step(BATCH)
     state = trainer.state_dict()
-    assert state["in_flight"][1] == 3 * BATCH and state["summed"][1] == 2 * BATCH
+    assert state["in_flight"][2] == 3 * BATCH and state["summed"][2] == 2 * BATCH
     resumed = abs_sgd.AbsSgd(second, sgd(second), options=options)
     resumed.load_state_dict(state)
     for step in range(5, 8):
