@@ -10,7 +10,9 @@ errors come out.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,15 @@ from torch import Tensor
 from hetsim.errors import SimulationError
 
 HEAD = 4  # loss sum, loss weight, pausing, finished
+ANSWER_S = (
+    4.0  # for the living to finish a pass and say so; with it an error is out in well under ten seconds [our choice]
+)
+
+
+def job_store(purpose: str, group: dist.ProcessGroup | None) -> Any:
+    """The store that the ranks met on, with keys of this purpose and these ranks alone."""
+    members = "-".join(str(rank) for rank in dist.get_process_group_ranks(group))
+    return dist.distributed_c10d.PrefixStore(f"abs_sgd/{purpose}/{members}", dist.distributed_c10d._get_default_store())
 
 
 @dataclass(eq=False)
@@ -30,6 +41,7 @@ class Flight:
     side: Tensor
     slots: int
     works: tuple[dist.Work, ...]
+    group: Group
     _values: list[float] | None = field(default=None, init=False)
 
     def completed(self) -> bool:
@@ -43,9 +55,7 @@ class Flight:
                 for work in self.works:
                     work.wait()
             except RuntimeError as error:
-                raise SimulationError(
-                    f"synchronization {self.number} failed: a rank is gone or out of step: {error}"
-                ) from error
+                raise self.group.lost(self.number, error) from error
             self._values = self.side.tolist()
         return self._values
 
@@ -83,10 +93,46 @@ class Group:
         works: list[dist.Work] = []
         if self.n > 1:
             for tensor in (sent_P, side):
-                work = dist.all_reduce(tensor, group=self.group, async_op=True)
+                try:
+                    work = dist.all_reduce(tensor, group=self.group, async_op=True)
+                except RuntimeError as error:
+                    raise self.lost(number, error) from error
                 assert work is not None
                 works.append(work)
-        return Flight(number, sent_P, side, self.n, tuple(works))
+        return Flight(number, sent_P, side, self.n, tuple(works), self)
+
+    def lost(self, number: int, error: Exception) -> SimulationError:
+        """The error of a synchronization that failed; names the ranks that do not answer.
+
+        Ranks that live see the failure at their next step and say so on the job's store. Waits up to ANSWER_S for them.
+        """
+        said = str(error).splitlines()[0]
+        try:
+            silent = self._silent(number)
+        except RuntimeError:
+            who = "the job's store is gone too, most likely with the rank that served it (rank 0 without torchrun)"
+        else:
+            names = ", ".join(map(str, silent))
+            who = (
+                f"no answer from rank{'s'[: len(silent) > 1]} {names} of {self.n} (dead, or busy for more than {ANSWER_S:g} s)"
+                if silent
+                else "all ranks still answer: they are out of step, or the network failed"
+            )
+        return SimulationError(
+            f"synchronization {number} failed: a rank is gone or out of step: {who}; all took part in number {number - 1}, the last to "
+            f"succeed; go on from the newest checkpoint ({said})"
+        )
+
+    def _silent(self, number: int) -> list[int]:
+        store = job_store("lost", self.group)
+        store.set(str(self.rank), str(number))
+        left = [rank for rank in range(self.n) if rank != self.rank]
+        until = time.monotonic() + ANSWER_S
+        while left := [rank for rank in left if not store.check([str(rank)])]:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        return left
 
     def total(self, values: Tensor, op: str = "sum") -> Tensor:
         """Blocking: values reduced over the ranks (sum, min or max)."""

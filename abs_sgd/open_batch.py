@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from abs_sgd.flight import Group
+from abs_sgd.flight import Group, job_store
 from abs_sgd.workloads.order import Ints, SampleOrder
 from hetsim.errors import SimulationError, UsageError
 
@@ -63,9 +63,7 @@ class OpenBatchSampler(Sampler[list[int]]):
         OpenBatchSampler._made += 1
         self._store: Any = None
         if self.group.n > 1:
-            members = "-".join(str(rank) for rank in dist.get_process_group_ranks(self.group.group))
-            default = dist.distributed_c10d._get_default_store()
-            self._store = dist.distributed_c10d.PrefixStore(f"abs_sgd/open-batch/{members}", default)
+            self._store = job_store("open-batch", self.group.group)
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.epoch

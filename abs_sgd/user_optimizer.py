@@ -131,7 +131,7 @@ class UserUpdater(Updater):
     def _lend_spare(self) -> Held:
         """Give the optimizer a copy of its state, in tensors that are kept from one time to the next; returns its own."""
         held = self.optimizer.state
-        own = {p: held[p] for p in self.parameters if p in held}
+        own: Held = {p: held[p] for p in self.parameters if p in held}
         into: list[Tensor] = []
         values: list[Tensor] = []
         for parameter, state in own.items():

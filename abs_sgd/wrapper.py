@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -361,7 +362,14 @@ class AbsSgd:
         self._seen = 0
         if self.sampler is not None:
             self.sampler.share()
+        self._tell_idle()
         self._resumed_s = time.perf_counter()
+
+    def _tell_idle(self) -> None:
+        idle = [str(rank) for rank, samples in enumerate(self.contributed) if not samples]
+        if self.updates and idle:
+            who = f"rank {idle[0]} has" if len(idle) == 1 else f"ranks {', '.join(idle)} have"
+            warnings.warn(f"{who} contributed no sample to {self.updates} updates", stacklevel=4)
 
 
 def _check(options: Any, model: nn.Module, reduction: str, lr_rule: str, reference: int | None) -> None:

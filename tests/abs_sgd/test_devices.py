@@ -33,6 +33,7 @@ def test_ranks_take_the_gpus_in_turn() -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_two_ranks_on_one_gpu_are_refused_with_nccl() -> None:
+    """torchtitan#1224: "Duplicate GPU detected" out of the middle of the first collective."""
     for rank in range(3):
         with pytest.raises(UsageError, match=r"3 ranks and 2 GPUs .* \(Duplicate GPU\)\. Take --backend gloo"):
             device_of(rank, 3, "nccl", "cuda")

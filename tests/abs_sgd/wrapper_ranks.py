@@ -249,20 +249,55 @@ def diverging(rank: int) -> Result:
     return {"said": ""}
 
 
+def differing(rank: int) -> Result:
+    """Gradients of 4 and 7: where the one weight stands after each of three updates."""
+    net = nn.Linear(1, 1, bias=False).double()
+    with torch.no_grad():
+        net.weight.zero_()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    trainer = abs_sgd.AbsSgd(net, optimizer, options={**CURRENT, "synchronous_updates": 100})
+    moved = []
+    for _ in range(3):
+        net(torch.tensor([[(4.0, 7.0)[rank]]], dtype=torch.float64)).sum().backward()
+        trainer.step(1)
+        moved.append(net.weight.item())
+    trainer.finish()
+    return {"moved": moved}
+
+
+def scheduled(rank: int) -> Result:
+    """Five updates of 4 + 4 samples, the rate halved every 8 samples; what the schedule was asked."""
+    net, asked = quadratic(), []
+
+    def halved(samples: int) -> float:
+        asked.append(samples)
+        return float(0.5 ** (samples // 8))
+
+    optimizer = sgd(net)
+    trainer = abs_sgd.AbsSgd(net, optimizer, options={**CURRENT, "synchronous_updates": 100}, schedule=halved)
+    for step in range(5):
+        backward(net, inputs(rank, step, 4))
+        trainer.step(4)
+    trainer.finish()
+    return {"asked": asked, "rate": optimizer.param_groups[0]["lr"]}
+
+
 def dying(rank: int) -> Result:
-    """The second rank is gone after its third step, without a word."""
+    """Rank 1 is gone after its third step, without a word."""
+    store = dist.distributed_c10d._get_default_store()
     net = quadratic()
     trainer = abs_sgd.AbsSgd(net, sgd(net))
     try:
-        for step in range(3 if rank else 10_000):
+        for step in range(3 if rank == 1 else 10_000):
             backward(net, inputs(rank, step, 2))
             trainer.step(2)
             time.sleep(0.001)
-        if rank:
+        if rank == 1:
+            store.set("gone at", str(time.time()))
             os._exit(0)
         trainer.finish()
     except SimulationError as error:
-        return {"said": str(error)}
+        return {"said": str(error), "after_s": time.time() - float(store.get("gone at"))}
     return {"said": ""}
 
 
