@@ -48,6 +48,18 @@ def device_of(rank: int, world: int, backend: str, wanted: str) -> torch.device:
     return torch.device("cuda", rank % gpus)
 
 
+def join(backend: str, device: str, **group: Any) -> None:
+    """Make `device` the current one and init_process_group: with nccl the hosts' own numbers still travel over gloo."""
+    if device == "cpu":
+        dist.init_process_group("gloo", **group)
+        return
+    torch.cuda.set_device(device)
+    if backend == "nccl":
+        dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device(device), **group)
+    else:
+        dist.init_process_group("gloo", **group)
+
+
 def identity(device: torch.device) -> str:
     """Machine and GPU, the same text for the same GPU whatever a rank calls it."""
     return f"{socket.gethostname()}/{torch.cuda.get_device_properties(device).uuid}"

@@ -81,6 +81,8 @@ class Job:
     port: int
     folder: str
     hosts: tuple[str, ...] = ()
+    backend: str = "gloo"
+    devices: tuple[str, ...] = ()  # by rank; none: CPU
 
 
 def launch(
@@ -97,13 +99,17 @@ def launch(
     pacing: Pacing | None = None,
     folder: str | Path | None = None,
     hosts: Sequence[str] = (),
+    backend: str = "gloo",
+    device: str = "cpu",
 ) -> LiveRun:
-    """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), gloo over the loopback interface.
+    """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), over the loopback interface.
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
     profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, of a `NetLab`
-    that is up; the store stays on this machine's own loopback. Raises UsageError, RankFailedError.
+    that is up; the store stays on this machine's own loopback. `backend`, `device`: as `abs_sgd.devices`; ranks may share a GPU over
+    gloo. Raises UsageError, RankFailedError.
     """
+    from abs_sgd.devices import device_of
     from abs_sgd.predictor import rule_of
     from abs_sgd.runtime.run import Limits, Pacing, check_live
     from hetsim.convergence.predictor import Setting
@@ -114,6 +120,7 @@ def launch(
     for name, value in (("updates", updates), ("samples", samples)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a run needs at least one")
+    devices = tuple(str(device_of(rank, resolved.n, backend, device)) for rank in range(resolved.n))
     training = resolved.training
     setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
     with _folder(folder) as path, _store() as port:
@@ -131,6 +138,8 @@ def launch(
             port=port,
             folder=str(path),
             hosts=tuple(hosts),
+            backend=backend,
+            devices=devices,
         )
         _run_all(job)
         return read(path)
@@ -314,15 +323,18 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     import torch.distributed as dist
 
     from abs_sgd import workloads
+    from abs_sgd.devices import join
     from abs_sgd.namespaces import enter
     from abs_sgd.netlab import DATA_DEVICE
-    from abs_sgd.runtime.run import run_rank
+    from abs_sgd.runtime.run import meet, run_rank
     from abs_sgd.update import Progress
 
     torch.set_num_threads(1)
     options = dict(job.task_options)
     if isinstance(options.get("dtype"), str):
         options["dtype"] = getattr(torch, options["dtype"])
+    if job.devices and job.devices[rank] != "cpu":
+        options["device"] = job.devices[rank]
     own = job.cluster.workload
     task = workloads.get(own if job.workload == own.name else job.workload, **options)
 
@@ -337,7 +349,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = DATA_DEVICE
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    dist.init_process_group("gloo", store=group, rank=rank, world_size=job.cluster.n)
+    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=job.cluster.n)
     result = run_rank(
         job.cluster,
         make(job.algorithm, job.options),
@@ -363,7 +375,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
             "noise": asdict(result.noise),
         }
         _write_text(folder / "run.json", json.dumps(said))
-    dist.barrier()  # nobody leaves, and with it its connections, before the files are there
+    meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()
 
 

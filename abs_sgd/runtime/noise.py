@@ -43,6 +43,6 @@ class NoiseLog:
         return NoiseEstimate(trace=self.trace, squared_norm=self.squared_norm)
 
 
-def squared_norm(values_P: Tensor) -> float:
-    """|v|², in the vector's own type."""
-    return float(torch.dot(values_P, values_P))
+def squared_norm(values_P: Tensor) -> Tensor:
+    """|v|², in the vector's own type and where the vector is: reading it from a GPU would wait for the GPU."""
+    return torch.dot(values_P, values_P)

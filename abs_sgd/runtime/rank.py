@@ -2,6 +2,9 @@
 
 The commands mean what they mean in `hetsim.runtime`; here a compute is true gradients, a wait blocks, a poll asks the collective. The
 update is `abs_sgd.update`'s, and every timing-dependent outcome is recorded, so that the log alone reproduces the parameters.
+
+On a GPU a compute returns when its work is queued. The host waits for the device where an answer depends on how far that is: at a poll, a
+wait, a count, a look at the clock, a paced pass, and where an algorithm reads how long a pass took (`abs_sgd.runtime.clock`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
 from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
+from abs_sgd.runtime.clock import Stopwatch
 from abs_sgd.runtime.noise import NoiseLog, squared_norm
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.record import RankLog
@@ -57,14 +61,14 @@ class LiveRank:
         wire: Wire,
         dispenser: SampleDispenser,
         counter: SharedCount,
-        clock: Callable[[], float],
+        watch: Stopwatch,
         max_updates: int,
         pace: Pace | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self.port, self.algorithm, self.task, self.seed = port, algorithm, task, seed
         self.updater, self.model, self.wire = updater, model, wire
-        self.dispenser, self.counter, self.clock = dispenser, counter, clock
+        self.dispenser, self.counter, self.watch = dispenser, counter, watch
         self.max_updates, self.pace, self.progress = max_updates, pace, progress
         self.rule, self.rule_scale = algorithm.point_rule()
         self.log = RankLog(port.rank)
@@ -107,6 +111,7 @@ class LiveRank:
             answer = handler(command)
         if self.slot >= 0:
             self._drop(DiscardReason.RUN_ENDED)
+        self.watch.settle()  # the last rows have their times
 
     # ---- gradients -------------------------------------------------------------------------------------------------------
 
@@ -122,18 +127,18 @@ class LiveRank:
             self.sum_P = self.wire.buffer()
         assert self.sum_P is not None
         self.model.load(self.point.state.parameters_P)
-        start_s = begun_s = self.clock()
+        start = begun = self.watch.mark()
         for first, count in ranges:
             self._passes(first, count, self.sum_P[: self.wire.size])
-            end_s = self.clock()
             if self.pace is not None and (first, count) == ranges[-1]:
-                self.pace.keep(total, start_s, end_s)
-                end_s = self.clock()
+                now_s = self.watch.settle()
+                self.pace.keep(total, float(start), now_s)
+            end = self.watch.mark()
             point, slot = self.point.number, self.slot
-            self.log.add(Kind.GRAD, begun_s, end_s, state=point, slot=slot, samples=count, first=first)
-            begun_s = end_s
+            self.log.add(Kind.GRAD, begun, end, state=point, slot=slot, samples=count, first=first)
+            begun = end
         self.held += total
-        return cmd.Computed(total, begun_s - start_s)
+        return self.watch.computed(total, start, begun)
 
     def _passes(self, first: int, count: int, into_P: Tensor) -> None:
         """Forward and backward over a range, in as many passes as memory asks for."""
@@ -151,7 +156,7 @@ class LiveRank:
             first += size
 
     def _drop(self, reason: DiscardReason) -> int:
-        now, samples = self.clock(), self.held
+        now, samples = self.watch.mark(), self.held
         self.log.add(Kind.DISCARD, now, now, slot=self.slot, samples=samples, code=reason)
         if self.sum_P is not None:
             self.wire.release(self.sum_P)
@@ -165,9 +170,9 @@ class LiveRank:
         if command.group is not None:
             raise ProgramError(f"{self.algorithm.name}: collectives of part of the group do not run live yet")
         more = self.dispenser.has_more()
-        now, number, weight = self.clock(), self.wire.launched, command.weight
+        now, number, weight = self.watch.mark(), self.wire.launched, command.weight
         progress = self.version.state.progress
-        square = 0.0
+        square: Tensor | float = 0.0
         since = progress.samples - progress.averaged_samples
         buffer_P = self.wire.buffer() if self.sum_P is None or command.what == "parameters" else self.sum_P
         if command.what == "parameters":
@@ -199,8 +204,10 @@ class LiveRank:
     def poll(self, command: cmd.Poll) -> bool:
         """Complete yet?"""
         transfer: LiveTransfer = command.handle  # type: ignore[assignment]
-        if not transfer.done and self.wire.complete(transfer):
-            self._finish(transfer)
+        if not transfer.done:
+            self.watch.settle()  # a host that has run ahead of its device would poll too early
+            if self.wire.complete(transfer):
+                self._finish(transfer)
         self.log.polls.append(transfer.done)
         return transfer.done
 
@@ -212,7 +219,7 @@ class LiveRank:
                 cause = WaitCause[command.cause.upper()] if command.cause else WaitCause.COLLECTIVE
             except KeyError:
                 raise ProgramError(f"{self.algorithm.name} waits for the unknown cause {command.cause!r}") from None
-            start_s = self.clock()
+            start_s = self.watch.settle()
             self._finish(transfer)
             self.log.add(Kind.WAIT, start_s, self.log.seen_s[transfer.id], source=transfer.id, code=cause)
         result: cmd.Reduced = transfer.result
@@ -220,7 +227,7 @@ class LiveRank:
 
     def _finish(self, transfer: LiveTransfer) -> None:
         arrived = self.wire.wait(transfer)
-        self.log.seen_s[transfer.id] = self.clock()
+        self.log.seen_s[transfer.id] = self.watch.settle()
         stop = transfer.id + 1 >= self.max_updates or not arrived.has_more
         everybody = tuple(range(self.wire.world))
         transfer.done, transfer.result = True, cmd.Reduced(arrived.samples, arrived.gathered, everybody, stop)
@@ -233,13 +240,13 @@ class LiveRank:
         self._complete(transfer, "applies")
         samples = transfer.arrived.samples
         if samples:
-            start_s, parent, divisor = self.clock(), self.version, command.divisor or samples
+            start, parent, divisor = self.watch.mark(), self.version, command.divisor or samples
             sum_P = transfer.buffer_P[: self.wire.size]
-            self.noise.add(transfer.arrived.squares, transfer.arrived.counts, squared_norm(sum_P))
+            self.noise.add(transfer.arrived.squares, transfer.arrived.counts, transfer.arrived.square)
             made = self.updater.step(parent.state, sum_P, divisor=divisor, samples=samples, scale=command.scale)
             self._move(made)
             self.log.add(
-                Kind.STEP, start_s, self.clock(), state=self.version.number, parent=parent.number, source=transfer.id,
+                Kind.STEP, start, self.watch.mark(), state=self.version.number, parent=parent.number, source=transfer.id,
                 samples=samples, first=divisor, scale=command.scale,
             )  # fmt: skip
             self.updates += 1
@@ -250,13 +257,13 @@ class LiveRank:
         """Optimizer step on the own accumulator."""
         if self.sum_P is None or not self.held:
             return self.updates
-        start_s, parent, samples, slot = self.clock(), self.version, self.held, self.slot
+        start, parent, samples, slot = self.watch.mark(), self.version, self.held, self.slot
         sum_P = self.sum_P[: self.wire.size]
         self._move(self.updater.step(parent.state, sum_P, divisor=samples, samples=samples, scale=command.scale))
         self.wire.release(self.sum_P)
         self.slot, self.held, self.sum_P = -1, 0, None
         self.log.add(
-            Kind.STEP, start_s, self.clock(), state=self.version.number, parent=parent.number, slot=slot,
+            Kind.STEP, start, self.watch.mark(), state=self.version.number, parent=parent.number, slot=slot,
             samples=samples, first=samples, scale=command.scale,
         )  # fmt: skip
         self.updates += 1
@@ -269,7 +276,7 @@ class LiveRank:
         number, slot, samples, own_P = self.sent
         if number != command.handle.id:
             raise ProgramError(f"{self.algorithm.name} predicts from a transfer that was not its last")
-        start_s, parent = self.clock(), self.version.state
+        start, parent = self.watch.mark(), self.version.state
         if self.rule == PointRule.LOOK_AHEAD:
             parameters_P = self.updater.look_ahead(parent, self.rule_scale)
         else:
@@ -278,7 +285,7 @@ class LiveRank:
         self.made += 1
         self.point = Version(self.made, State(parameters_P=parameters_P, progress=parent.progress))
         self.log.add(
-            Kind.PREDICT, start_s, self.clock(), state=self.made, parent=self.version.number, source=number, slot=slot,
+            Kind.PREDICT, start, self.watch.mark(), state=self.made, parent=self.version.number, source=number, slot=slot,
             samples=samples, scale=self.rule_scale, code=self.rule,
         )  # fmt: skip
 
@@ -288,7 +295,7 @@ class LiveRank:
         self._complete(transfer, "merges")
         arrived, parent = transfer.arrived, self.version
         if arrived.weight:  # else nobody had anything to say
-            start_s = self.clock()
+            start = self.watch.mark()
             since = Progress(updates=arrived.updates, samples=arrived.samples_since)
             mean = State(parameters_P=transfer.buffer_P[: self.wire.size] / arrived.weight, progress=since)
             anchor = self.anchor if command.anchored else None
@@ -300,7 +307,7 @@ class LiveRank:
             )
             self._move(made)
             self.log.add(
-                Kind.MIX, start_s, self.clock(), state=self.version.number, parent=parent.number, source=transfer.id,
+                Kind.MIX, start, self.watch.mark(), state=self.version.number, parent=parent.number, source=transfer.id,
                 slot=anchor.number if anchor else -1, scale=command.weight, code=MixRule.KEEP,
             )  # fmt: skip
             self.anchor = self.version
@@ -328,6 +335,7 @@ class LiveRank:
 
     def count(self, command: cmd.Count) -> int:
         """Samples so far in the synchronization this worker joins next, as far as is known here."""
+        self.watch.settle()  # as for a poll
         total = self.counter.count(self.wire.launched, command.samples)
         self.log.outcomes.append(total)
         return total
@@ -340,7 +348,7 @@ class LiveRank:
 
     def now(self, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""
-        now = self.clock()
+        now = self.watch.settle()
         self.log.outcomes.append(now)
         return now
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from abs_sgd.runtime.clock import Time
 from hetsim.errors import ScheduleError
 from hetsim.schedule.kinds import Kind, Payload, PointRule
 from hetsim.schedule.log import DTYPE
@@ -40,8 +41,8 @@ class RankLog:
     def add(
         self,
         kind: Kind,
-        start_s: float,
-        end_s: float,
+        start: Time,
+        end: Time,
         *,
         state: int = -1,
         parent: int = -1,
@@ -52,8 +53,8 @@ class RankLog:
         scale: float = 1.0,
         code: int = 0,
     ) -> None:
-        """Append one row; see `hetsim.schedule.kinds`."""
-        self.rows.append((kind, self.rank, start_s, end_s, state, parent, source, slot, samples, first, scale, code))
+        """Append one row; see `hetsim.schedule.kinds`. Times that are not known yet must be when it is packed."""
+        self.rows.append((kind, self.rank, start, end, state, parent, source, slot, samples, first, scale, code))
 
     def pack(self) -> bytes:
         """As bytes, to be sent to another rank."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
+from abs_sgd.runtime.clock import stopwatch
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.rank import LiveRank, numbers_of
 from abs_sgd.runtime.record import RankLog, merge
@@ -78,6 +79,11 @@ def check_live(algorithm: Algorithm) -> None:
         )
 
 
+def _check_devices(algorithm: Algorithm, device: str) -> None:
+    if device != "cpu" and algorithm.has_server:
+        raise UsageError(f"{algorithm.name}: parameter servers run live on CPU and gloo only")
+
+
 def run_rank(
     cluster: Cluster,
     algorithm: Algorithm,
@@ -100,8 +106,7 @@ def run_rank(
     rank, world = dist.get_rank(), dist.get_world_size()
     if world != cluster.n:
         raise UsageError(f"{cluster.name} has {cluster.n} workers, the group has {world} ranks")
-    if task.device != "cpu":
-        raise UsageError("live runs are on CPU so far")
+    _check_devices(algorithm, task.device)
     model = FlatModel(task.make_model(seed))
     model.model.train()
     worker, training = cluster.workers[rank], cluster.training
@@ -111,6 +116,7 @@ def run_rank(
     try:
         _warm_up(model, task, rule, seed, max(training.micro_batch_samples, 1))
         start_s = _common_start()
+        watch = stopwatch(task.device, lambda: time.monotonic() - start_s)
         live = LiveRank(
             port=port_of(cluster, rank),
             algorithm=algorithm,
@@ -118,10 +124,10 @@ def run_rank(
             seed=seed,
             updater=Updater(rule, keep_mean_gradient=blends),
             model=model,
-            wire=Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes),
+            wire=Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes, task.device),
             dispenser=SampleDispenser(lambda n: clerk.add("samples", n), task.samples, limits.budget(cluster)),
             counter=SharedCount(clerk.add),
-            clock=lambda: time.monotonic() - start_s,
+            watch=watch,
             max_updates=limits.updates if limits.updates is not None else WITHOUT_LIMIT,
             pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance) if pacing.profile else None,
             progress=progress,
@@ -148,7 +154,7 @@ def run_rank(
         )
         schedule = schedule_of(logs, header)
     return RankResult(
-        parameters_P=state.parameters_P,
+        parameters_P=state.parameters_P.cpu(),
         progress=state.progress,
         checksums=checksums,
         schedule=schedule,
@@ -186,7 +192,7 @@ def port_of(cluster: Cluster, rank: int) -> cmd.Port:
 
 def checksum(values_P: Tensor) -> str:
     """SHA-256 of a vector's bytes."""
-    return hashlib.sha256(values_P.detach().contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+    return hashlib.sha256(values_P.detach().contiguous().view(torch.uint8).cpu().numpy().tobytes()).hexdigest()
 
 
 def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples: int) -> None:
@@ -194,21 +200,27 @@ def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples:
     which takes seconds)."""
     buffers = model.save_buffers()
     batch = task.batch(numbers_of((0, min(samples, task.samples))), seed)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[] if task.device == "cpu" else [task.device]):
         model.gradient_sum(lambda m: task.loss_sum(m, batch))
     model.load_buffers(buffers)
     zeros_P = torch.zeros_like(model.parameters_P)
     Updater(rule).step(State(parameters_P=zeros_P), zeros_P.clone(), divisor=1, samples=1)
-    dist.all_reduce(torch.zeros(model.size, dtype=model.parameters_P.dtype))
+    dist.all_reduce(torch.zeros_like(model.parameters_P))
+    stopwatch(task.device, time.monotonic).settle()
 
 
 def _common_start() -> float:
     """Rank 0's monotonic clock after a barrier. The ranks of one machine share that clock."""
-    dist.barrier()
+    meet()
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     dist.broadcast(now, 0)
-    dist.barrier()  # nobody is at work before the clock starts
+    meet()  # nobody is at work before the clock starts
     return float(now)
+
+
+def meet() -> None:
+    """A barrier of the hosts, over gloo also where GPU tensors take nccl."""
+    dist.all_reduce(torch.zeros(1))
 
 
 def _gather(data: bytes) -> list[bytes]:

@@ -7,6 +7,10 @@ Every collective is two on the wire, launched together: the payload in the model
 
 because counts in a low-precision payload come out wrong. It is complete when both are. Errors come out in `wait`, whatever `done` said.
 Buffers in flight are never touched: an accumulator is handed over whole, the next one is another buffer.
+
+Both are on the model's device: gloo copies CUDA tensors through the host by itself, nccl reduces them in place, each on streams of its
+own, after what the current stream was asked before the launch and beside what it is asked afterwards. Their `wait` makes the
+current stream wait, not the host: the values are read after that, and reading waits. Nothing before it does.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from abs_sgd.runtime.noise import squared_norm
+from abs_sgd.workloads.task import to_device
 from hetsim import commands as cmd
 from hetsim.errors import ProgramError, SimulationError
 
 MOST_GATHERED = 8  # values that one rank may let ride along; every algorithm so far has at most two [our choice]
 HEAD = 2
 FIXED = 6  # flag, weight, samples since the last average, updates, own samples, squared norm of the own sum
+SQUARE = FIXED - 1
 
 
 class PeerLostError(SimulationError):
@@ -39,14 +46,15 @@ class Share:
     weight: float = 0.0
     samples_since: int = 0
     updates: int = 0
-    square: float = 0.0
+    square: Tensor | float = 0.0
     gather: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived:
     """What came back, the same on every rank; `weight` and `samples_since` are sums, `updates` the most of any rank; `counts` and `squares`
-    are each rank's samples and the squared norm of its gradient sum, from which the gradient noise is estimated."""
+    are each rank's samples and the squared norm of its gradient sum, `square` that of the sum of all: the gradient noise follows from
+    them."""
 
     samples: int
     has_more: bool
@@ -56,6 +64,7 @@ class Arrived:
     updates: int
     counts: tuple[int, ...] = ()
     squares: tuple[float, ...] = ()
+    square: float = 0.0
 
 
 class LiveTransfer(cmd.Handle):
@@ -72,8 +81,10 @@ class LiveTransfer(cmd.Handle):
 class Wire:
     """The group's collectives. `size`: elements of the payload; `least_bytes`: payloads are padded to at least that."""
 
-    def __init__(self, rank: int, world: int, size: int, dtype: torch.dtype, least_bytes: float = 0.0) -> None:
-        self.rank, self.world, self.size, self.dtype = rank, world, size, dtype
+    def __init__(
+        self, rank: int, world: int, size: int, dtype: torch.dtype, least_bytes: float = 0.0, device: str = "cpu"
+    ) -> None:
+        self.rank, self.world, self.size, self.dtype, self.device = rank, world, size, dtype, device
         self.elements = max(size, -(-int(least_bytes) // dtype.itemsize))
         self.launched = 0
         self._free: list[Tensor] = []
@@ -82,7 +93,7 @@ class Wire:
         """A vector of zeros to sum into, padding included."""
         if self._free:
             return self._free.pop().zero_()
-        return torch.zeros(self.elements, dtype=self.dtype)
+        return torch.zeros(self.elements, dtype=self.dtype, device=self.device)
 
     def release(self, buffer_P: Tensor) -> None:
         """Give a buffer back that no collective uses any more."""
@@ -100,7 +111,7 @@ class Wire:
         return LiveTransfer(number, buffer_P, side, works)
 
     def complete(self, transfer: LiveTransfer) -> bool:
-        """Whether `wait` would return at once."""
+        """Whether `wait` would return at once. nccl: an event asked without waiting, so settle the own stream first."""
         return all(work.is_completed() for work in transfer.works)
 
     def wait(self, transfer: LiveTransfer) -> Arrived:
@@ -111,7 +122,7 @@ class Wire:
         except RuntimeError as error:
             raise self._lost(transfer.id, error) from error
         transfer.works = []
-        transfer.arrived = self._read(transfer.side)
+        transfer.arrived = self._read(transfer.side, transfer.buffer_P[: self.size])
         return transfer.arrived
 
     def _lost(self, number: int, error: Exception) -> PeerLostError:
@@ -123,13 +134,15 @@ class Wire:
         width = FIXED + MOST_GATHERED
         side = torch.zeros(HEAD + self.world * width, dtype=torch.float64)
         mine = [1.0 + len(share.gather), share.weight, share.samples_since, share.updates]
-        mine += [share.samples, share.square, *share.gather]
+        mine += [share.samples, 0.0, *share.gather]
         side[0], side[1] = share.samples, share.has_more
         at = HEAD + self.rank * width
         side[at : at + len(mine)] = torch.tensor(mine, dtype=torch.float64)
+        side = to_device(side, self.device)
+        side[at + SQUARE] = share.square  # from device to device
         return side
 
-    def _read(self, side: Tensor) -> Arrived:
+    def _read(self, side: Tensor, sum_P: Tensor) -> Arrived:
         values = side.tolist()
         width = FIXED + MOST_GATHERED
         rows = [values[HEAD + r * width : HEAD + (r + 1) * width] for r in range(self.world)]
@@ -147,5 +160,6 @@ class Wire:
             samples_since=round(sum(row[2] for row in rows)),
             updates=round(max(row[3] for row in rows)),
             counts=tuple(round(row[4]) for row in rows),
-            squares=tuple(row[5] for row in rows),
+            squares=tuple(row[SQUARE] for row in rows),
+            square=float(squared_norm(sum_P)) if values[0] else 0.0,
         )

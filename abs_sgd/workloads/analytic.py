@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from abs_sgd.workloads.order import Ints, SampleOrder, normal
-from abs_sgd.workloads.task import Batch, Task, mean_loss, squared_error_sum
+from abs_sgd.workloads.task import Batch, Task, mean_loss, squared_error_sum, to_device
 
 PURPOSE_NOISE = 3
 
@@ -44,7 +44,7 @@ def noisy_quadratic(
 
     def batch(numbers: Ints, seed: int) -> Batch:
         draws = normal(seed, PURPOSE_NOISE, numbers[:, None], directions[None, :])
-        return torch.from_numpy(draws).to(dtype=dtype, device=device) * root, torch.empty(len(numbers))
+        return to_device(torch.from_numpy(draws).to(dtype), device) * root, torch.empty(len(numbers))
 
     def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
         theta: Tensor = model()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from abs_sgd.workloads.models import resnet18, small_resnet
 from abs_sgd.workloads.order import Ints, SampleOrder, words
-from abs_sgd.workloads.task import Batch, Task, cross_entropy_sum, mean_loss, seeded, split
+from abs_sgd.workloads.task import Batch, Task, cross_entropy_sum, mean_loss, seeded, split, to_device
 from hetsim.errors import UsageError
 
 VARIABLE = "HETSIM_CIFAR10"
@@ -112,13 +112,13 @@ def _task(
     orders: dict[int, SampleOrder] = {}
 
     def prepare(pictures: Tensor) -> Tensor:
-        return ((pictures.to(dtype) / 255.0 - offset) / scale).to(device)
+        return to_device((pictures.to(dtype) / 255.0 - offset) / scale, device)
 
     def batch(numbers: Ints, seed: int) -> Batch:
         order = orders.setdefault(seed, SampleOrder(len(y), seed))
         index = torch.from_numpy(order.indices(numbers))
         pictures = augment(x[index], seed, numbers) if augmented else x[index]
-        return prepare(pictures), y[index].to(device)
+        return prepare(pictures), to_device(y[index], device)
 
     def held_out() -> list[Batch]:
         return [(prepare(a), b.to(device)) for a, b in split(x_test, y_test, EVALUATION_BATCH)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from abs_sgd.workloads.order import Ints, SampleOrder
-from abs_sgd.workloads.task import Batch, Task, cross_entropy_sum, mean_loss, seeded, split
+from abs_sgd.workloads.task import Batch, Task, cross_entropy_sum, mean_loss, seeded, split, to_device
 
 TRAIN_SAMPLES = 1437  # four fifths
 # Measured with S-SGD, momentum .9, best of five learning rates, median of three seeds: the perceptron's held-out loss
@@ -73,7 +73,7 @@ def _task(name: str, build: Callable[[], nn.Module], dtype: torch.dtype, device:
 
     def batch(numbers: Ints, seed: int) -> Batch:
         order = orders.setdefault(seed, SampleOrder(TRAIN_SAMPLES, seed))
-        index = torch.from_numpy(order.indices(numbers))
+        index = to_device(torch.from_numpy(order.indices(numbers)), device)
         return x[index], y[index]
 
     return Task(

@@ -57,6 +57,13 @@ def seeded(build: Callable[[], nn.Module], *, dtype: torch.dtype, device: str) -
     return make
 
 
+def to_device(tensor: Tensor, device: str) -> Tensor:
+    """The tensor on the device. Through pinned memory, for a plain copy to a GPU waits for all that was queued there."""
+    if device == "cpu" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def cross_entropy_sum(model: nn.Module, batch: Batch) -> Tensor:
     """Sum of cross entropies."""
     inputs, targets = batch

@@ -31,6 +31,7 @@ from abs_sgd.workloads.task import (
     seeded,
     split,
     squared_error_sum,
+    to_device,
 )
 from hetsim.errors import UsageError
 
@@ -138,5 +139,5 @@ def _take(part: Any, index: Tensor, dtype: torch.dtype, device: str) -> Batch:
         inputs, targets = default_collate([part[int(i)] for i in index])
     cast: list[Tensor] = []
     for tensor in (inputs, targets):
-        cast.append(tensor.to(device=device, dtype=dtype) if tensor.is_floating_point() else tensor.to(device))
+        cast.append(to_device(tensor.to(dtype) if tensor.is_floating_point() else tensor, device))
     return cast[0], cast[1]
