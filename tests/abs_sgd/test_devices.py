@@ -7,8 +7,10 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from live_clusters import two_workers
 
-from abs_sgd.devices import device_of, refuse_shared_gpus
+from abs_sgd.devices import device_of, join, refuse_shared_gpus
+from abs_sgd.launch import launch
 from hetsim.errors import UsageError
 
 pytestmark = pytest.mark.torch
@@ -83,3 +85,43 @@ def test_gpus_are_compared_over_the_store_whatever_ranks_call_them() -> None:
     assert refused(["a/1", "b/1", "a/2"]) == ["", "", ""]
     told = refused(["a/1", "b/1", "a/1"])
     assert len(set(told)) == 1 and told[0].startswith("ranks 0, 2 on a/1: nccl refuses two ranks on one GPU")
+
+
+def test_a_live_run_on_a_device_that_is_not_there_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("abs_sgd.launch._run_all", lambda job: pytest.fail("ranks were started"))
+    for backend in ("gloo", "nccl"):
+        with pytest.raises(UsageError, match="--device cuda"):
+            launch(two_workers(), "s-sgd", updates=1, backend=backend, device="cuda")
+    with pytest.raises(UsageError, match="nccl moves tensors between GPUs only"):
+        launch(two_workers(), "s-sgd", updates=1, backend="nccl")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_ranks_are_told_their_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = []
+
+    def run(job: object) -> None:
+        jobs.append(job)
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr("abs_sgd.launch._run_all", run)
+    with pytest.raises(RuntimeError, match="seen"):
+        launch(two_workers((1.0, 1.0, 1.0)), "s-sgd", updates=1, device="cuda")
+    assert (jobs[0].backend, jobs[0].devices) == ("gloo", ("cuda:0", "cuda:1", "cuda:0"))
+
+
+def test_groups_are_made_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_device", made.append)
+    monkeypatch.setattr(dist, "init_process_group", lambda name, **options: made.append((name, options)))
+    join("gloo", "cpu", rank=0)
+    join("gloo", "cuda:1", rank=1)
+    join("nccl", "cuda:1", rank=2)
+    assert made == [
+        ("gloo", {"rank": 0}),
+        "cuda:1",
+        ("gloo", {"rank": 1}),
+        "cuda:1",
+        ("cpu:gloo,cuda:nccl", {"device_id": torch.device("cuda", 1), "rank": 2}),
+    ]
