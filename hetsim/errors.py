@@ -6,6 +6,7 @@ HetsimError             anything hetsim refuses to do, with the reason
   MissingExtraError     a feature needs a package that is not installed
   ScheduleError         a Schedule breaks one of its invariants or cannot be read
   SimulationError       a run failed
+    RunTooLongError     a run's log would not fit into memory
     DeadlockError       every worker waits; prints what each one waits for
     ProgramError        an algorithm breaks the contract of hetsim.commands
 """
@@ -77,6 +78,17 @@ class SimulationError(HetsimError):
 
 class ProgramError(SimulationError):
     """An algorithm breaks the contract of `hetsim.commands`."""
+
+
+class RunTooLongError(SimulationError):
+    """A run makes more operations than a log holds; `most` is how many that is."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"the run makes more than {most:,} operations, the most a log holds: ask for fewer updates (--updates) or a smaller "
+            "training.max_samples, or look for a transfer that takes for ever while workers compute on"
+        )
 
 
 class DeadlockError(SimulationError):

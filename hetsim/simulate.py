@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import metadata
@@ -9,10 +10,11 @@ from typing import Any
 
 from hetsim.algorithms import Algorithm, make
 from hetsim.cluster.spec import Cluster
-from hetsim.errors import UsageError
+from hetsim.errors import RunTooLongError, UsageError
 from hetsim.metrics import Timing, timing
 from hetsim.runtime import Simulation
 from hetsim.schedule.check import SampleAccount, check
+from hetsim.schedule.log import MOST_ROWS
 from hetsim.schedule.table import Header, Schedule
 
 
@@ -83,7 +85,8 @@ def simulate(
 
     `cluster`: a Profile or a Cluster. `options` go over the profile's for this algorithm. The run ends after `updates` updates or
     `max_samples` samples (default: the profile's training.max_samples), whichever is given. Same seed, same Schedule, to the byte.
-    Raises UsageError for an unknown algorithm or option, DeadlockError, ScheduleError where `verify` finds a broken promise.
+    Raises UsageError for an unknown algorithm or option, RunTooLongError where the log would not fit into memory, DeadlockError,
+    ScheduleError where `verify` finds a broken promise.
 
     >>> from hetsim import load_profile, simulate
     >>> simulate(load_profile("mixed-gpu-4"), "s-sgd", updates=10).timing.updates
@@ -92,6 +95,7 @@ def simulate(
     resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
     if (updates or 1) < 1 or (max_samples or 1) < 1 or updates == 0 or max_samples == 0:
         raise UsageError("a run needs at least one update and one sample")
+    _refuse_what_cannot_fit(resolved, updates, max_samples)
     if isinstance(algorithm, str):
         algorithm = make(algorithm, {**resolved.options.get(algorithm, {}), **(options or {})})
     run = Simulation(resolved, algorithm, seed=seed, max_updates=updates, max_samples=max_samples)
@@ -114,3 +118,12 @@ def simulate(
         _ = result.samples
         algorithm.check(schedule)
     return result
+
+
+def _refuse_what_cannot_fit(cluster: Cluster, updates: int | None, max_samples: int | None) -> None:
+    """Now rather than after a minute: an update leaves a row at least, and no pass crosses the end of an epoch."""
+    budget = cluster.training.max_samples if max_samples is None and updates is None else max_samples
+    by_updates = math.inf if updates is None else updates
+    by_samples = math.inf if budget is None else budget / cluster.workload.dataset_samples
+    if min(by_updates, by_samples) > MOST_ROWS:
+        raise UsageError(str(RunTooLongError(MOST_ROWS)))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim.schedule.kinds import Kind, Payload, WaitCause
 from hetsim.schedule.table import Schedule
@@ -29,11 +31,12 @@ Event = dict[str, Any]
 def trace_events(schedule: Schedule, most: int = MOST_EVENTS) -> dict[str, Any]:
     """The trace as a document: {"traceEvents": [...], "otherData": ...}."""
     events = _names(schedule)
-    body = [*_spans(schedule), *_counters(schedule)]
+    until_s = _end(schedule, most)
+    body = [*_spans(schedule, until_s), *_counters(schedule, until_s)]
     body.sort(key=lambda e: (e["ts"], e["pid"], e.get("tid", 0), e["ph"]))
-    cut = len(body) > most
+    cut = until_s < math.inf or len(body) > most
     if cut:
-        body = _whole_flows(body[:most])
+        body = _whole_flows([e for e in body[:most] if e["ts"] <= _us(until_s)])
     header = schedule.header
     return {
         "traceEvents": events + body,
@@ -59,6 +62,28 @@ def write_trace(schedule: Schedule, path: str | Path) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _end(schedule: Schedule, most: int) -> float:
+    """Where to cut so that no more than about `most` events are made at all; infinite where all fit."""
+    s = schedule
+    size = int(s.source.max(initial=-1)) + 1
+    members = np.bincount(s.source[s.rows(Kind.JOIN)], minlength=size)
+    events = np.zeros(len(s), np.int64)
+    events[s.rows(Kind.GRAD)] = 1
+    waits, reduces = s.rows(Kind.WAIT), s.rows(Kind.REDUCE)
+    events[waits] = (s.end_s[waits] > s.start_s[waits]) & (s.worker[waits] < s.n)
+    events[reduces] = np.where(s.worker[reduces] < 0, members[s.source[reduces]], 1)
+    if int(events.sum()) <= most:
+        return math.inf
+    order = np.argsort(s.start_s, kind="stable")
+    last = int(np.searchsorted(np.cumsum(events[order]), most, side="right"))
+    return float(s.start_s[order[last]])
+
+
+def _rows(schedule: Schedule, kind: Kind, until_s: float) -> NDArray[Any]:
+    rows = schedule.rows(kind)
+    return rows if until_s == math.inf else rows[schedule.start_s[rows] <= until_s]
 
 
 def _names(schedule: Schedule) -> list[Event]:
@@ -88,11 +113,11 @@ def _us(seconds: float) -> float:
     return round(float(seconds) * 1e6, 3)
 
 
-def _spans(schedule: Schedule) -> list[Event]:
-    """Compute, waiting, and what was on the wire."""
+def _spans(schedule: Schedule, until_s: float) -> list[Event]:
+    """Compute, waiting, and what was on the wire, of what begins until then."""
     s, n = schedule, schedule.n
     events: list[Event] = []
-    for row in s.rows(Kind.GRAD):
+    for row in _rows(s, Kind.GRAD, until_s):
         rank = int(s.worker[row])
         samples, first = int(s.samples[row]), int(s.first[row])
         name = f"{samples} samples"
@@ -101,23 +126,24 @@ def _spans(schedule: Schedule) -> list[Event]:
                 rank, COMPUTE, name, s.start_s[row], s.end_s[row], first=first, samples=samples, state=int(s.state[row])
             )
         )
-    for row in s.rows(Kind.WAIT):
+    for row in _rows(s, Kind.WAIT, until_s):
         rank = int(s.worker[row])
         if rank < n and s.end_s[row] > s.start_s[row]:
             events.append(_span(rank, WAITING, CAUSES[WaitCause(int(s.code[row]))], s.start_s[row], s.end_s[row]))
-    events += _transfers(schedule)
+    events += _transfers(schedule, until_s)
     return events
 
 
-def _transfers(schedule: Schedule) -> list[Event]:
+def _transfers(schedule: Schedule, until_s: float) -> list[Event]:
     """Collectives as one span per member with an arrow through them; pushes and pulls as spans of their worker."""
     s, n = schedule, schedule.n
     members: dict[int, list[int]] = defaultdict(list)
-    for row in s.rows(Kind.JOIN):
+    reduces, joins = _rows(s, Kind.REDUCE, until_s), s.rows(Kind.JOIN)
+    for row in joins[np.isin(s.source[joins], s.source[reduces])]:
         members[int(s.source[row])].append(int(s.worker[row]))
     events: list[Event] = []
     free = np.zeros(n)  # a track shows one transfer at a time: a later one begins where the last one ended
-    for row in s.rows(Kind.REDUCE):
+    for row in reduces:
         transfer, worker = int(s.source[row]), int(s.worker[row])
         ranks = [worker] if 0 <= worker < n else [r for r in sorted(set(members[transfer])) if r < n]
         kind = "all-reduce" if worker < 0 else "push" if s.code[row] == Payload.GRADIENT else "pull"
@@ -164,7 +190,7 @@ def _arrows(spans: list[Event], transfer: int) -> list[Event]:
     return out
 
 
-def _counters(schedule: Schedule) -> list[Event]:
+def _counters(schedule: Schedule, until_s: float) -> list[Event]:
     """Batch and staleness of every update at its completion."""
     u, pid = schedule.updates, schedule.n
     if not len(u):
@@ -173,7 +199,7 @@ def _counters(schedule: Schedule) -> list[Event]:
     most = np.zeros(len(u), np.int64)
     np.maximum.at(most, owner, u.staleness)
     out: list[Event] = []
-    for k in range(len(u)):
+    for k in np.flatnonzero(u.time_s <= until_s):
         ts = _us(u.time_s[k])
         out.append({"ph": "C", "pid": pid, "name": "batch", "ts": ts, "args": {"samples": int(u.samples[k])}})
         out.append({"ph": "C", "pid": pid, "name": "staleness", "ts": ts, "args": {"updates": int(most[k])}})

@@ -27,7 +27,9 @@ class AbsSgdOptions(DelayedOptions):
     target_batch: int = Field(
         0, ge=0, description="trigger target_batch: samples of a batch over all workers; 0 is the global batch"
     )
-    period_s: float = Field(1.0, gt=0, description="trigger period_s: least seconds between two synchronizations")
+    period_s: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="trigger period_s: least seconds between two synchronizations"
+    )
     micro_batch: Literal["equal", "equal-time"] = Field(
         "equal",
         description="training.micro_batch_samples for all, or as many samples as each manages in the slowest worker's time",

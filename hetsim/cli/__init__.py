@@ -94,6 +94,9 @@ def _run(arguments: list[str]) -> int:
         # A profile's problems open with file:line:column, which editors and terminals turn into links.
         say(str(error) if isinstance(error, ProfileError) else f"error: {error}")
         return error.exit_code
+    except MemoryError:
+        say("error: out of memory; a smaller run needs less (--updates, training.max_samples, fewer --jobs)")
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted; nothing was left half-written")
         return 130

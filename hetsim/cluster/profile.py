@@ -15,6 +15,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AllowInfNan,
     BaseModel,
     BeforeValidator,
@@ -26,6 +27,7 @@ from pydantic import (
     Tag,
     WithJsonSchema,
 )
+from pydantic_core import PydanticKnownError
 
 from hetsim.cluster.spec import CollectiveName, Topology
 
@@ -37,10 +39,14 @@ SCHEMA_LINE = "# yaml-language-server: $schema=../hetsim/schemas/profile-1.json"
 MAX_WORKERS = 20_000  # twice the largest cluster the simulator is benchmarked on
 MAX_TRACE_ROWS = 5_000  # keeps a profile that holds its traces within the size that can be loaded
 
-# Upper bounds keep every product and quotient of two values finite; none is near anything real.
+# Bounds on both sides keep every product and quotient of two values finite; none is near anything real.
+_LEAST = 1e-12
 _MAX_TIME_S = 1e9
 _MAX_BYTES = 1e18
 _MAX_SAMPLES = 10**15
+_MAX_GRADIENT_BYTES = (
+    1e13  # 2.5 trillion float32 parameters; in DDP's buckets of 25 MiB already 400,000 transfers an update
+)
 
 
 def _whole(value: Any) -> Any:
@@ -54,18 +60,24 @@ def _option(value: Any) -> Any:
     raise ValueError("must be a finite number, text, true or false")
 
 
+def _not_tiny(value: float) -> float:
+    if value < _LEAST:
+        raise PydanticKnownError("greater_than_equal", {"ge": _LEAST})
+    return value
+
+
 Number = Annotated[float, Strict(), AllowInfNan(False)]
 Text = Annotated[str, Strict(), Field(max_length=2000)]
 Flag = Annotated[bool, Strict()]
 Name = Annotated[str, Strict(), Field(pattern=r"^[^\W\d_][\w-]*$", max_length=64)]
 
-Positive = Annotated[Number, Field(gt=0, le=_MAX_BYTES)]
-Rate = Annotated[Number, Field(gt=0, le=1e12)]
+Positive = Annotated[Number, Field(gt=0, le=_MAX_BYTES), AfterValidator(_not_tiny)]
+Rate = Annotated[Number, Field(gt=0, le=1e12), AfterValidator(_not_tiny)]
 Seconds = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
-PositiveSeconds = Annotated[Number, Field(gt=0, le=_MAX_TIME_S)]
+PositiveSeconds = Annotated[Number, Field(gt=0, le=_MAX_TIME_S), AfterValidator(_not_tiny)]
 Samples = Annotated[int, Strict(), Field(gt=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
 Count = Annotated[int, Strict(), Field(ge=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
-Gbit = Annotated[Number, Field(gt=0, le=1e9)]
+Gbit = Annotated[Number, Field(gt=0, le=1e9), AfterValidator(_not_tiny)]
 Micros = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
 Steps = Annotated[tuple[tuple[Samples, PositiveSeconds], ...], Field(min_length=1, max_length=MAX_TRACE_ROWS)]
 OptionValue = Annotated[
@@ -96,7 +108,7 @@ class InlineWorkload(_Part):
 
     name: Name
     """Names the workload in results; a catalogue workload's name also brings that workload's GPU speeds."""
-    gradient_bytes: Positive
+    gradient_bytes: Annotated[Number, Field(gt=0, le=_MAX_GRADIENT_BYTES), AfterValidator(_not_tiny)]
     """Bytes of one full gradient: 4 per parameter in float32."""
     dataset_samples: Samples = 50_000
     """Samples in one epoch (default: CIFAR-10's training set)."""
@@ -205,7 +217,7 @@ class NetworkEntry(_Part):
     """The parameter server's link (default: as any other)."""
     all_reduce_table: tuple[TablePoint, ...] = ()
     """Measured all-reduce times of the whole group; beats the formula, interpolated in log size."""
-    payload_share: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    payload_share: Annotated[Number, Field(gt=0, le=1), AfterValidator(_not_tiny)] = 1.0
     """What is left of the wire rate after headers."""
     overlap_slowdown: Annotated[Number, Field(ge=1, le=1000)] = 1.0
     """Compute takes this many times as long while a collective is in flight."""
@@ -251,7 +263,7 @@ class Event(_Part):
     """How long it lasts; for good where not stated."""
     worker: Name | None = None
     """A worker or a group: with `slowdown`."""
-    slowdown: Annotated[Number, Field(gt=0, le=1e6)] | None = None
+    slowdown: Annotated[Number, Field(gt=0, le=1e6), AfterValidator(_not_tiny)] | None = None
     """Passes take this many times as long."""
     link: Name | None = None
     """The link of a worker, a group or a node, or `server`: with `bandwidth_gbit_per_s`."""

@@ -9,6 +9,7 @@ otherwise `hetsim.runtime.computing` reports each bucket as it becomes ready and
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from simpy.events import URGENT
@@ -29,10 +30,23 @@ new = tuple.__new__
 class Counter:
     """A counter shared by the workers of one synchronization; what others added is seen one link latency later."""
 
-    __slots__ = ("added",)
+    __slots__ = ("own", "seen", "seen_of", "travelling")
 
     def __init__(self) -> None:
-        self.added: list[tuple[float, int, int]] = []
+        self.travelling: deque[tuple[float, int, int]] = deque()  # when, who, samples; not yet with the others
+        self.seen = 0  # what has reached everybody
+        self.seen_of: dict[int, int] = {}
+        self.own: dict[int, int] = {}  # all that each has added
+
+    def add(self, now: float, seen_until: float, rank: int, samples: int) -> int:
+        """Add, and count what this worker knows of; `now` and `seen_until` never go back."""
+        self.travelling.append((now, rank, samples))
+        self.own[rank] = self.own.get(rank, 0) + samples
+        while self.travelling and self.travelling[0][0] <= seen_until:
+            _, who, arrived = self.travelling.popleft()
+            self.seen += arrived
+            self.seen_of[who] = self.seen_of.get(who, 0) + arrived
+        return self.own[rank] + self.seen - self.seen_of.get(rank, 0)
 
 
 class Collectives:
@@ -209,9 +223,7 @@ class Collectives:
         """Samples so far in the synchronization this worker joins next: its own at once, the others' one latency later."""
         counter = self.counters.setdefault(rank.launches, Counter())
         now = self.sim.env.now
-        counter.added.append((now, rank.rank, command.samples))
-        seen_until = now - self.counter_latency_s
-        total = sum(s for at, r, s in counter.added if r == rank.rank or at <= seen_until)
+        total = counter.add(now, now - self.counter_latency_s, rank.rank, command.samples)
         self.counters.pop(rank.launches - 3, None)
         self.sim.log.outcomes[rank.rank].append(total)
         return total

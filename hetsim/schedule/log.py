@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.errors import ProgramError
+from hetsim.errors import ProgramError, RunTooLongError
 from hetsim.schedule.kinds import Kind, WaitCause
 
 DTYPE = np.dtype(
@@ -67,6 +67,7 @@ BLOCK_ROWS = 2_048  # 128 kB: what `columns` takes apart stays in the second-lev
 MOST_BLOCKS_AT_ONE_INSTANT = (
     1_024  # [our choice] 2 million rows without the clock moving: 200 for each of 10,000 workers
 )
+MOST_ROWS = 16_000_000  # [our choice] twice what 100 updates of 10,000 workers take; checking so many takes some 3 GB
 
 
 class Log:
@@ -113,7 +114,9 @@ class Log:
             self.flush()
 
     def flush(self) -> None:
-        """Put the full block aside."""
+        """Put the full block aside. Raises RunTooLongError where a run leaves more than memory should hold."""
+        if len(self) + len(self._released) > MOST_ROWS:
+            raise RunTooLongError(MOST_ROWS)
         rows = np.frombuffer(bytes(memoryview(self.block)[: self.at]), dtype=RAW)
         since = self._blocks[-MOST_BLOCKS_AT_ONE_INSTANT] if len(self._blocks) >= MOST_BLOCKS_AT_ONE_INSTANT else None
         if since is not None and len(rows) and since["end_s"][0] == rows["end_s"][-1]:
