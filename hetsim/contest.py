@@ -24,7 +24,7 @@ from hetsim.simulate import Result, simulate
 from hetsim.tuning import Crossing, Tuned, crossing, end_of, predict, tune
 
 FIRST_BATCHES = 1000  # global batches of the first try [our choice]: enough to see how the loss falls
-GROWTH = (1.5, 4.0)  # the next try is at least and at most this many times as long [our choice]
+GROWTH = (1.5, 10.0)  # the next try is at least and at most this many times as long [our choice]
 BEYOND = 1.2  # ... and this much beyond what the last one lets expect [our choice]
 NEARLY = 0.7  # a try of more than this share of what is allowed may as well be the last [our choice]
 PROMISING = 4.0  # times the soonest's expected time: who is expected later waits until somebody is there [our choice]
