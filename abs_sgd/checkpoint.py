@@ -97,6 +97,12 @@ def newest(folder: str | Path) -> Checkpoint | None:
     return None
 
 
+def last_checkpoint(folder: str | Path) -> str:
+    """What could be gone on from, in words."""
+    found = newest(folder)
+    return "no checkpoint was made" if found is None else f"the last checkpoint is of {found}"
+
+
 def read_share(checkpoint: Checkpoint, rank: int, device: str | torch.device = "cpu") -> dict[str, Any]:
     """What `rank` wrote, its tensors on `device`. Raises UsageError where it cannot be read."""
     path = _share(checkpoint.folder, checkpoint.update, rank)

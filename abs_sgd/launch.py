@@ -23,23 +23,22 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abs_sgd.run_folder import LiveRun, read, write_run
 from hetsim.algorithms import make
 from hetsim.cluster.spec import Cluster
-from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import HetsimError, SimulationError, UsageError
-from hetsim.schedule import Schedule
-from hetsim.schedule.store import load, save
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from abs_sgd.runtime.keeping import Keeping
     from abs_sgd.runtime.run import Limits, Pacing
     from abs_sgd.update import UpdateRule
+
+__all__ = ["Job", "LiveRun", "RankFailedError", "launch", "read"]
 
 STOP_BY_ITSELF_S = (
     4.0  # what is left of a run whose rank failed sees the broken connection at once, or at its next poll
@@ -49,19 +48,9 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 class RankFailedError(SimulationError):
-    """A rank of a live run failed or died; the message names it."""
+    """A rank of a live run failed or died; the message names it. `again`: a new attempt may go better, as after a death."""
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LiveRun:
-    """What a live run found: the measured Schedule, the parameters every replica ended with, and the gradient noise seen on the way."""
-
-    schedule: Schedule
-    parameters_P: Tensor
-    checksums: tuple[str, ...]
-    updates: int
-    samples: int
-    noise: NoiseEstimate
+    again = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +67,12 @@ class Job:
     limits: Limits
     pacing: Pacing
     profile_yaml: str
-    port: int
     folder: str
+    port: int = 0
     hosts: tuple[str, ...] = ()
     backend: str = "gloo"
     devices: tuple[str, ...] = ()  # by rank; none: CPU
+    keeping: Keeping | None = None
 
 
 def launch(
@@ -101,29 +91,40 @@ def launch(
     hosts: Sequence[str] = (),
     backend: str = "gloo",
     device: str = "cpu",
+    checkpoint_every: int = 0,
+    resume: bool = False,
+    restarts: int = 0,
 ) -> LiveRun:
     """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), over the loopback interface.
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
     profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, of a `NetLab`
     that is up; the store stays on this machine's own loopback. `backend`, `device`: as `abs_sgd.devices`; ranks may share a GPU over
-    gloo. Raises UsageError, RankFailedError.
+    gloo.
+
+    `checkpoint_every`: updates between two checkpoints, 0 for none, in `folder`; `resume`: go on from the newest one there (from the
+    beginning where there is none); `restarts`: how many times a run whose rank died is started again from its newest checkpoint by itself.
+    Raises UsageError, RankFailedError.
     """
     from abs_sgd.devices import device_of
     from abs_sgd.predictor import rule_of
+    from abs_sgd.runtime.keeping import keeping_of
     from abs_sgd.runtime.run import Limits, Pacing, check_live
     from hetsim.convergence.predictor import Setting
 
     resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
     merged = {**resolved.options.get(algorithm, {}), **(options or {})}
-    check_live(make(algorithm, merged))
+    made = make(algorithm, merged)
+    check_live(made)
     for name, value in (("updates", updates), ("samples", samples)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a run needs at least one")
     devices = tuple(str(device_of(rank, resolved.n, backend, device)) for rank in range(resolved.n))
     training = resolved.training
     setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
-    with _folder(folder) as path, _store() as port:
+    if resume and folder is None:
+        raise UsageError("resume: name the folder of the run that is to go on")
+    with _folder(folder) as path:
         job = Job(
             cluster=resolved,
             algorithm=algorithm,
@@ -135,34 +136,23 @@ def launch(
             limits=Limits(updates=updates, samples=samples),
             pacing=pacing or Pacing(),
             profile_yaml="" if isinstance(cluster, Cluster) else cluster.to_yaml(),
-            port=port,
             folder=str(path),
             hosts=tuple(hosts),
             backend=backend,
             devices=devices,
         )
-        _run_all(job)
-        return read(path)
-
-
-def read(folder: str | Path) -> LiveRun:
-    """The run that a folder holds. Raises UsageError, ScheduleError."""
-    import torch
-
-    folder = Path(folder)
-    try:
-        said = json.loads((folder / "run.json").read_text())
-        parameters_P = torch.load(folder / "parameters.pt", weights_only=True)
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: holds no finished run ({Path(error.filename).name} is missing)") from None
-    return LiveRun(
-        schedule=load(folder / "schedule.parquet"),
-        parameters_P=parameters_P,
-        checksums=tuple(said["checksums"]),
-        updates=said["updates"],
-        samples=said["samples"],
-        noise=NoiseEstimate(**said["noise"]),
-    )
+        named = (made, job.workload, job.task_options, job.rule, seed)
+        while True:
+            keeping = keeping_of(path, checkpoint_every, resume, resolved, *named)
+            try:
+                with _store() as port:
+                    _run_all(replace(job, port=port, keeping=keeping))
+                return read(path)
+            except RankFailedError as error:
+                if not (restarts and error.again):
+                    raise
+                print(f"{error}; starting again", file=sys.stderr, flush=True)
+                restarts, resume = restarts - 1, True
 
 
 # ---- the launching process -----------------------------------------------------------------------------------------------
@@ -213,7 +203,8 @@ def _run_all(job: Job) -> None:
     finally:
         _end(ranks)
     if failed:
-        raise RankFailedError(_verdict(job, names, [p.exitcode for p in ranks], failed, list(steps)))
+        _tidy(job)
+        raise _verdict(job, names, [p.exitcode for p in ranks], failed, list(steps))
 
 
 @contextmanager
@@ -264,8 +255,10 @@ def _end(ranks: Sequence[Any]) -> None:
 
 def _verdict(
     job: Job, names: Sequence[str], codes: Sequence[int | None], failed: Sequence[int], steps: list[int]
-) -> str:
+) -> RankFailedError:
     """Which rank broke the run: one that died without a word, else one whose own error it was, else the first."""
+    from abs_sgd.checkpoint import last_checkpoint
+
     said = {rank: _error_of(job.folder, rank) for rank in failed}
     silent = [rank for rank in failed if said[rank] is None]
     own = [rank for rank in failed if (error := said[rank]) is not None and not error["peer"]]
@@ -277,7 +270,22 @@ def _verdict(
         what = f"was killed by {signal.Signals(-code).name}"
     else:
         what = f"ended with exit code {code}"
-    return f"rank {culprit} ({names[culprit]}) {what}; its last update was {steps[culprit]}; the run has stopped, no process is left"
+    saved = f"; {last_checkpoint(job.keeping.folder)}" if job.keeping else ""
+    verdict = RankFailedError(
+        f"rank {culprit} ({names[culprit]}) {what}; its last update was {steps[culprit]}{saved}; the run has stopped, no process is left"
+    )
+    verdict.again = error is None or not error["final"]
+    return verdict
+
+
+def _tidy(job: Job) -> None:
+    """Nothing half-written is left once all ranks have ended."""
+    from abs_sgd.checkpoint import discard_unfinished
+
+    if job.keeping:
+        discard_unfinished(job.keeping.folder)
+    for path in Path(job.folder).glob(".*.tmp"):
+        path.unlink()
 
 
 def _error_file(folder: str, rank: int) -> Path:
@@ -302,10 +310,13 @@ def _rank_process(job: Job, rank: int, steps: Any) -> None:
     except BaseException as error:
         from abs_sgd.runtime.wire import PeerLostError
 
+        peer = isinstance(error, PeerLostError)
         message = str(error) if isinstance(error, HetsimError) else f"{type(error).__name__}: {error}"
         _write_text(
             _error_file(job.folder, rank),
-            json.dumps({"rank": rank, "peer": isinstance(error, PeerLostError), "message": message}),
+            json.dumps(
+                {"rank": rank, "peer": peer, "final": isinstance(error, HetsimError) and not peer, "message": message}
+            ),
         )
         os._exit(1)  # a group with a broken connection may hang while it is taken down
     os._exit(0)
@@ -361,20 +372,10 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         pacing=job.pacing,
         profile_yaml=job.profile_yaml,
         progress=note,
+        keeping=job.keeping,
     )
     if result.schedule is not None:
-        folder = Path(job.folder)
-        save(result.schedule, folder / "schedule.parquet")
-        temporary = folder / f".parameters.{os.getpid()}.tmp"
-        torch.save(result.parameters_P, temporary)
-        os.replace(temporary, folder / "parameters.pt")
-        said = {
-            "checksums": result.checksums,
-            "updates": result.progress.updates,
-            "samples": result.progress.samples,
-            "noise": asdict(result.noise),
-        }
-        _write_text(folder / "run.json", json.dumps(said))
+        write_run(job.folder, result)
     meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()
 

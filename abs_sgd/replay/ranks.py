@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from abs_sgd.checkpoint import newest
+from abs_sgd.checkpoint import last_checkpoint
 from abs_sgd.launch import LOOPBACK, RankFailedError
 from abs_sgd.replay.job import CHECKPOINTS
 
@@ -116,15 +116,9 @@ def _verdict(
     which = f" of run {number + 1} of {len(jobs)}" if len(jobs) > 1 else ""
     name = next(n[culprit] for n in (names[number], *names) if culprit < len(n))
     return (
-        f"rank {culprit} ({name}) {what}; its last update was {updates}{which}; {last_checkpoint(jobs[number])}; "
+        f"rank {culprit} ({name}) {what}; its last update was {updates}{which}; {last_checkpoint(jobs[number] / CHECKPOINTS)}; "
         "the replay has stopped, no process is left"
     )
-
-
-def last_checkpoint(job: Path) -> str:
-    """What of a job could be gone on from, in words."""
-    found = newest(job / CHECKPOINTS)
-    return "no checkpoint was made" if found is None else f"the last checkpoint is of {found}"
 
 
 def _last_update(folder: Path, rank: int) -> tuple[int, int]:

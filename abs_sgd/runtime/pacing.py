@@ -7,6 +7,7 @@ What a collective in flight costs a pass (`overlap_slowdown`) is not added: besi
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from hetsim.cluster.spec import Worker
 from hetsim.compute import SpeedProfile, WorkTimer
@@ -27,6 +28,11 @@ class Pace:
         self.tolerance = tolerance
         self._timer = WorkTimer(worker, seed, quantum_samples)
         self._speed = SpeedProfile(worker.slowdowns)
+
+    def catch_up(self, passes: Iterable[int]) -> None:
+        """Go on after passes of so many samples each, whose luck is spent."""
+        for samples in passes:
+            self._timer.next(samples)
 
     def keep(self, samples: int, start_s: float, now_s: float) -> None:
         """Sleep until a pass begun at `start_s` has taken its profile's time. Raises TooSlowError."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ from hetsim.algorithms import Algorithm
 from hetsim.compute.passes import passes
 from hetsim.errors import ProgramError
 from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
+
+if TYPE_CHECKING:
+    from abs_sgd.runtime.keeping import Keeper
 
 PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
 
@@ -65,11 +68,12 @@ class LiveRank:
         max_updates: int,
         pace: Pace | None = None,
         progress: Callable[[Progress], None] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.port, self.algorithm, self.task, self.seed = port, algorithm, task, seed
         self.updater, self.model, self.wire = updater, model, wire
         self.dispenser, self.counter, self.watch = dispenser, counter, watch
-        self.max_updates, self.pace, self.progress = max_updates, pace, progress
+        self.max_updates, self.pace, self.progress, self.keeper = max_updates, pace, progress, keeper
         self.rule, self.rule_scale = algorithm.point_rule()
         self.log = RankLog(port.rank)
         self.noise = NoiseLog()
@@ -98,8 +102,8 @@ class LiveRank:
 
     def run(self) -> None:
         """Drive the program to its end. Raises ProgramError, PeerLostError, TooSlowError."""
-        program = self.algorithm.worker(self.port)
-        answer: Any = None
+        program, keeper = self.algorithm.worker(self.port), self.keeper
+        answer: Any = keeper.feed(program) if keeper else None
         while True:
             try:
                 command = program.send(answer)
@@ -109,6 +113,8 @@ class LiveRank:
             if handler is None:
                 raise ProgramError(f"{self.algorithm.name} yielded {command!r}, which no live worker can do")
             answer = handler(command)
+            if keeper is not None:
+                keeper.note(self, command, answer)
         if self.slot >= 0:
             self._drop(DiscardReason.RUN_ENDED)
         self.watch.settle()  # the last rows have their times
@@ -199,6 +205,8 @@ class LiveRank:
             square=square,
             gather=tuple(command.gather),
         )
+        if self.keeper is not None:
+            self.keeper.launching(number, buffer_P[: self.wire.size], share)
         return self.wire.start(buffer_P, share)
 
     def poll(self, command: cmd.Poll) -> bool:
@@ -226,8 +234,12 @@ class LiveRank:
         return result
 
     def _finish(self, transfer: LiveTransfer) -> None:
-        arrived = self.wire.wait(transfer)
+        self.arrive(transfer)
         self.log.seen_s[transfer.id] = self.watch.settle()
+
+    def arrive(self, transfer: LiveTransfer) -> None:
+        """Wait for what the transfer brings."""
+        arrived = self.wire.wait(transfer)
         stop = transfer.id + 1 >= self.max_updates or not arrived.has_more
         everybody = tuple(range(self.wire.world))
         transfer.done, transfer.result = True, cmd.Reduced(arrived.samples, arrived.gathered, everybody, stop)

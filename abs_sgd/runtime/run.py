@@ -13,10 +13,11 @@ from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import stopwatch
+from abs_sgd.runtime.keeping import Keeper, Keeping, Kept, together
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.rank import LiveRank, numbers_of
 from abs_sgd.runtime.record import RankLog, merge
-from abs_sgd.runtime.samples import Clerk, SampleDispenser, SharedCount, Store
+from abs_sgd.runtime.samples import Clerk, Range, SampleDispenser, SharedCount, Store
 from abs_sgd.runtime.wire import Wire
 from abs_sgd.update import Progress, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
@@ -60,13 +61,14 @@ class Pacing:
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
     """Where a rank ended. `schedule`: of the whole run, on rank 0 only; `checksums`: of every rank's parameters; `noise`: of the
-    gradients, over the run."""
+    gradients, over the run; `resumed`: the updates whose checkpoints the run went on from."""
 
     parameters_P: Tensor
     progress: Progress
     checksums: tuple[str, ...]
     schedule: Schedule | None
     noise: NoiseEstimate
+    resumed: tuple[int, ...] = ()
 
 
 def check_live(algorithm: Algorithm) -> None:
@@ -96,6 +98,7 @@ def run_rank(
     pacing: Pacing = Pacing(),
     profile_yaml: str = "",
     progress: Callable[[Progress], None] | None = None,
+    keeping: Keeping | None = None,
 ) -> RankResult:
     """Run this process's part of `algorithm` on the group that torch.distributed is initialised with, one rank per worker of `cluster`.
 
@@ -113,9 +116,12 @@ def run_rank(
     clerk = Clerk(store)
     least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
     blends = algorithm.point_rule()[0] == PointRule.BLEND
+    keeper = Keeper(keeping, rank, world) if keeping else None
+    kept = keeping.start(rank, world) if keeping else None
     try:
         _warm_up(model, task, rule, seed, max(training.micro_batch_samples, 1))
-        start_s = _common_start()
+        past_s, holes, claimed = _agreed(kept, rank)
+        start_s = _common_start() - past_s
         watch = stopwatch(task.device, lambda: time.monotonic() - start_s)
         live = LiveRank(
             port=port_of(cluster, rank),
@@ -125,14 +131,26 @@ def run_rank(
             updater=Updater(rule, keep_mean_gradient=blends),
             model=model,
             wire=Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes, task.device),
-            dispenser=SampleDispenser(lambda n: clerk.add("samples", n), task.samples, limits.budget(cluster)),
+            dispenser=SampleDispenser(
+                lambda n: clerk.add("samples", n),
+                task.samples,
+                limits.budget(cluster),
+                holes=holes,
+                base=claimed,
+                held=kept.ranges if kept else (),
+            ),
             counter=SharedCount(clerk.add),
             watch=watch,
             max_updates=limits.updates if limits.updates is not None else WITHOUT_LIMIT,
             pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance) if pacing.profile else None,
             progress=progress,
+            keeper=keeper,
         )
+        if keeper is not None and kept is not None:
+            keeper.resume(live, kept)
         live.run()
+        if keeper is not None:
+            keeper.close()
     finally:
         clerk.close()
     state = live.version.state
@@ -159,6 +177,7 @@ def run_rank(
         checksums=checksums,
         schedule=schedule,
         noise=live.noise.estimate,
+        resumed=tuple(keeper.before) if keeper else (),
     )
 
 
@@ -207,6 +226,11 @@ def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples:
     Updater(rule).step(State(parameters_P=zeros_P), zeros_P.clone(), divisor=1, samples=1)
     dist.all_reduce(torch.zeros_like(model.parameters_P))
     stopwatch(task.device, time.monotonic).settle()
+
+
+def _agreed(kept: Kept | None, rank: int) -> tuple[float, list[Range], int]:
+    """Where a run goes on, the same for all: the clock, the samples claimed and lost, and how far the data were claimed."""
+    return together(_gather(kept.account(rank))) if kept else (0.0, [], 0)
 
 
 def _common_start() -> float:

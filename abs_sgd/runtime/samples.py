@@ -8,9 +8,11 @@ while the pass before it computes, since one made on a busy link takes up to 141
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
+
+from hetsim.errors import UsageError
 
 Range = tuple[int, int]  # first sample number, count
 
@@ -41,16 +43,30 @@ class SampleDispenser:
     """One rank's view of the shared cursor.
 
     `take(n)`: up to n samples as ranges of one epoch, fewer where an epoch or the `budget` ends, [] where nothing is left. `ahead(n)`
-    claims what the next `take(n)` lacks, without waiting.
+    claims what the next `take(n)` lacks, without waiting. A run that goes on hands out the `holes` that the broken one left below
+    `base` first, then what comes after `base`: the counter starts at 0 again and counts along both.
     """
 
-    def __init__(self, claim: Callable[[int], Future[int]], epoch_samples: int, budget: int) -> None:
+    def __init__(
+        self,
+        claim: Callable[[int], Future[int]],
+        epoch_samples: int,
+        budget: int,
+        *,
+        holes: Sequence[Range] = (),
+        base: int = 0,
+        held: Iterable[Range] = (),
+    ) -> None:
         self._claim = claim
         self.epoch_samples = epoch_samples
+        self._parts = [(first, min(count, budget - first)) for first, count in holes if first < budget]
+        self._parts.append((base, max(0, budget - base)))
         self.budget = budget
-        self._held: deque[Range] = deque()
+        self._end = sum(count for _, count in self._parts)  # where the counter has come to the end of the budget
+        self._held: deque[Range] = deque(held)
         self._pending: tuple[int, Future[int]] | None = None
-        self._dry = False
+        self._reached = 0
+        self._dry = not self._end
 
     def take(self, samples: int) -> list[Range]:
         """The next samples of this rank."""
@@ -93,16 +109,54 @@ class SampleDispenser:
         size, future = self._pending or (samples, self._claim(samples))
         self._pending = None
         after = future.result()
-        self._held.extend(self._pieces(after - size, min(after, self.budget)))
-        self._dry = after >= self.budget
+        self._held.extend(self._pieces(after - size, after))
+        self._reached = max(self._reached, after)
+        self._dry = after >= self._end
         return bool(self._held)
 
     def _pieces(self, first: int, end: int) -> Iterator[Range]:
-        """[first, end) cut where epochs end."""
+        """The samples behind [first, end) of the counter, cut where epochs end."""
+        at = 0
+        for start, count in self._parts:
+            yield from self._cut(start + max(first - at, 0), start + min(end - at, count))
+            at += count
+
+    def _cut(self, first: int, end: int) -> Iterator[Range]:
         while first < end:
             until = min(end, (first // self.epoch_samples + 1) * self.epoch_samples)
             yield first, until - first
             first = until
+
+    def desk(self) -> Callable[[], tuple[list[Range], int]]:
+        """What is held now and how far, in samples, this rank knows the data to be claimed, in a call that waits for a claim under way
+        (not on the thread that computes)."""
+        ranges, pending, reached = list(self._held), self._pending, self._reached
+
+        def settled() -> tuple[list[Range], int]:
+            known, claimed = list(ranges), reached
+            if pending is not None:
+                size, future = pending
+                after = future.result()
+                known += self._pieces(after - size, after)
+                claimed = max(claimed, after)
+            base, count = self._parts[-1]
+            return known, base + min(max(0, claimed - (self._end - count)), count)
+
+        return settled
+
+
+def holes_below(reach: int, used: Iterable[Range]) -> list[Range]:
+    """What of [0, reach) nobody used or holds. Raises UsageError where two did."""
+    holes, at = [], 0
+    for first, count in sorted(used):
+        if first < at:
+            raise UsageError(f"sample {first} is in two shares: they are not of one checkpoint")
+        if first > at:
+            holes.append((at, first - at))
+        at = first + count
+    if at < reach:
+        holes.append((at, reach - at))
+    return holes
 
 
 class SharedCount:
@@ -115,6 +169,16 @@ class SharedCount:
         self._own = 0
         self._others = 0
         self._asked: deque[tuple[int, Future[int]]] = deque()  # own additions until then, the total that came back
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """The synchronization counted for, and what this worker has added to it."""
+        return self._key, self._own
+
+    def take_up(self, synchronization: int, samples: int) -> None:
+        """Go on from the `own` of a run that broke."""
+        if synchronization >= 0 and samples:
+            self.count(synchronization, samples)
 
     def count(self, synchronization: int, samples: int) -> int:
         """Add to the counter of a synchronization; the total as known here."""
