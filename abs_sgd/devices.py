@@ -20,6 +20,7 @@ from hetsim.errors import UsageError, nearest
 
 BACKENDS = ("gloo", "nccl")
 DEVICES = ("cpu", "cuda")
+FOREVER = timedelta(days=7)  # of a collective: a slow rank is not an error; a dead one breaks its connections at once
 PATIENCE = timedelta(minutes=10)  # for the slowest rank to come up, as torchrun's own rendezvous [our choice]
 
 

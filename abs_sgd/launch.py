@@ -334,9 +334,10 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     import torch.distributed as dist
 
     from abs_sgd import workloads
-    from abs_sgd.devices import join
+    from abs_sgd.devices import FOREVER, join
     from abs_sgd.namespaces import enter
     from abs_sgd.netlab import DATA_DEVICE
+    from abs_sgd.presence import assemble
     from abs_sgd.runtime.run import meet, run_rank
     from abs_sgd.update import Progress
 
@@ -352,6 +353,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     def note(progress: Progress) -> None:
         steps[rank] = progress.updates
 
+    assemble(_tcp_store(job.port, is_master=False), rank, [w.name for w in job.cluster.workers])
     group, store = (_tcp_store(job.port, is_master=False) for _ in range(2))
     if (
         job.hosts
@@ -360,10 +362,11 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = DATA_DEVICE
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=job.cluster.n)
+    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=job.cluster.n, timeout=FOREVER)
+    algorithm = make(job.algorithm, job.options)
     result = run_rank(
         job.cluster,
-        make(job.algorithm, job.options),
+        algorithm,
         task,
         job.rule,
         store=store,
@@ -375,7 +378,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         keeping=job.keeping,
     )
     if result.schedule is not None:
-        write_run(job.folder, result)
+        write_run(job.folder, result, cluster=job.cluster, algorithm=algorithm)
     meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()
 

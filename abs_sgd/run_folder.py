@@ -3,7 +3,8 @@
     schedule.parquet   the measured Schedule
     parameters.pt      the parameters every replica ended with
     profile.yaml       the cluster, where the run was of a profile
-    run.json           checksums, counts, gradient noise, what was gone on from
+    result.json        its figures, as hetsim simulate writes them
+    run.json           checksums, counts, gradient noise, what was gone on from, how clocks were brought together
     checkpoints/       `abs_sgd.checkpoint`, where they were asked for
 
 run.json is written last: a folder that has one holds a finished run.
@@ -12,15 +13,18 @@ run.json is written last: a folder that has one holds a finished run.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hetsim.algorithms import Algorithm
+from hetsim.cluster.spec import Cluster
 from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import UsageError
+from hetsim.export import simulation_document
 from hetsim.schedule import Schedule
 from hetsim.schedule.store import load, save
+from hetsim.simulate import Result
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +48,8 @@ class LiveRun:
     resumed: tuple[int, ...] = ()
 
 
-def write_run(folder: str | Path, result: RankResult, facts: Mapping[str, Any] | None = None) -> None:
-    """Write what rank 0 brought together; `facts` go into run.json as they are."""
+def write_run(folder: str | Path, result: RankResult, *, cluster: Cluster, algorithm: Algorithm) -> None:
+    """Write what rank 0 brought together."""
     import torch
 
     from abs_sgd.checkpoint import whole_file
@@ -61,9 +65,10 @@ def write_run(folder: str | Path, result: RankResult, facts: Mapping[str, Any] |
         "samples": result.progress.samples,
         "noise": asdict(result.noise),
         "resumed": result.resumed,
-        **(facts or {}),
+        "clock": result.clock,
     }
-    texts = {"run.json": json.dumps(said)}
+    measured = Result(schedule, cluster, algorithm, schedule.header.seed)
+    texts = {"result.json": json.dumps(simulation_document(measured), indent=2), "run.json": json.dumps(said)}
     if schedule.header.profile_yaml:
         texts = {"profile.yaml": schedule.header.profile_yaml, **texts}
     for name, text in texts.items():

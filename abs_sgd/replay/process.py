@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from abs_sgd.checkpoint import newest, prune, read_share, seal, state_of, write_share
+from abs_sgd.devices import FOREVER
 from abs_sgd.replay.cuts import Cut, cuts
 from abs_sgd.replay.job import CHECKPOINTS, TEACHER, Job, task_of, write
 from abs_sgd.replay.operations import Make, Orders
@@ -28,8 +28,6 @@ from abs_sgd.update import State
 from hetsim.errors import HetsimError
 from hetsim.schedule import Schedule
 from hetsim.schedule.store import load
-
-FOREVER = timedelta(days=7)  # a slow rank is not an error; a dead one breaks its connections at once
 
 
 def main(folder: Path, rank: int, port: int, jobs: list[Path]) -> None:

@@ -55,12 +55,13 @@ CHECKPOINTS = "checkpoints"  # in the folder of a run
 @dataclass(frozen=True, kw_only=True)
 class Keeping:
     """Checkpoints after every so many updates (0: none) into `folder`; `resume`: the one to go on from. `run`: what a checkpoint of
-    another run differs in, as plain JSON values."""
+    another run differs in, as plain JSON values; `job`: torchrun's name of the job that saves."""
 
     folder: str
     every: int
     run: dict[str, Any] = field(default_factory=dict)
     resume: int = 0
+    job: str = ""
 
     def start(self, rank: int, world: int) -> Kept | None:
         """What this rank goes on from, None for a run from the beginning. Raises UsageError."""
@@ -180,7 +181,7 @@ class Keeper:
             held["ranges"], held["reach"] = desk()
             held["rows"] = _bytes(np.concatenate(parts).tobytes() if parts else b"")
             write_share(keeping.folder, update, self.rank, held)
-            if seal(keeping.folder, update, self.world, {"run": keeping.run}) is not None:
+            if seal(keeping.folder, update, self.world, {"run": keeping.run, "job": keeping.job}) is not None:
                 prune(keeping.folder)
 
         self.writing = self.writer.submit(write)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from torch import Tensor
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import stopwatch
 from abs_sgd.runtime.keeping import Keeper, Keeping, Kept, together
+from abs_sgd.runtime.offsets import causal, clock_offsets, machine
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.rank import LiveRank, numbers_of
 from abs_sgd.runtime.record import RankLog, merge
@@ -61,7 +63,8 @@ class Pacing:
 @dataclass(frozen=True, kw_only=True)
 class RankResult:
     """Where a rank ended. `schedule`: of the whole run, on rank 0 only; `checksums`: of every rank's parameters; `noise`: of the
-    gradients, over the run; `resumed`: the updates whose checkpoints the run went on from."""
+    gradients, over the run; `resumed`: the updates whose checkpoints the run went on from; `clock`: how the clocks of several machines were
+    brought together (on rank 0)."""
 
     parameters_P: Tensor
     progress: Progress
@@ -69,6 +72,7 @@ class RankResult:
     schedule: Schedule | None
     noise: NoiseEstimate
     resumed: tuple[int, ...] = ()
+    clock: dict[str, Any] = field(default_factory=dict)
 
 
 def check_live(algorithm: Algorithm) -> None:
@@ -99,11 +103,12 @@ def run_rank(
     profile_yaml: str = "",
     progress: Callable[[Progress], None] | None = None,
     keeping: Keeping | None = None,
+    attend: Callable[[LiveRank], None] | None = None,
 ) -> RankResult:
     """Run this process's part of `algorithm` on the group that torch.distributed is initialised with, one rank per worker of `cluster`.
 
-    `store`: a connection to the job's store that nothing else uses. Raises UsageError, PeerLostError, TooSlowError, and SimulationError
-    where replicas part company.
+    `store`: a connection to the job's store that nothing else uses. `attend` is told the rank before it runs. Raises UsageError,
+    PeerLostError, TooSlowError, and SimulationError where replicas part company.
     """
     check_live(algorithm)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -121,7 +126,9 @@ def run_rank(
     try:
         _warm_up(model, task, rule, seed, max(training.micro_batch_samples, 1))
         past_s, holes, claimed = _agreed(kept, rank)
-        start_s = _common_start() - past_s
+        machines = [name.decode() for name in _gather(machine().encode())]
+        offsets = clock_offsets(machines, rank)
+        start_s = _common_start(offsets[rank].offset_s) - past_s
         watch = stopwatch(task.device, lambda: time.monotonic() - start_s)
         live = LiveRank(
             port=port_of(cluster, rank),
@@ -148,6 +155,8 @@ def run_rank(
         )
         if keeper is not None and kept is not None:
             keeper.resume(live, kept)
+        if attend is not None:
+            attend(live)
         live.run()
         if keeper is not None:
             keeper.close()
@@ -159,7 +168,11 @@ def run_rank(
         raise SimulationError(f"replicas differ at the end of {algorithm.name}: {', '.join(checksums)}")
     logs = [RankLog.unpack(part) for part in _gather(live.log.pack())]
     schedule = None
+    clock: dict[str, Any] = {"machines": len(set(machines))}
     if rank == 0:
+        if len(set(machines)) > 1:
+            logs, moved, most_s = causal(logs)
+            clock |= {"offsets": [asdict(o) for o in offsets], "rows_moved": moved, "moved_most_s": most_s}
         header = Header(
             algorithm=algorithm.name,
             options=algorithm.options.model_dump(mode="json"),
@@ -178,6 +191,7 @@ def run_rank(
         schedule=schedule,
         noise=live.noise.estimate,
         resumed=tuple(keeper.before) if keeper else (),
+        clock=clock,
     )
 
 
@@ -233,13 +247,13 @@ def _agreed(kept: Kept | None, rank: int) -> tuple[float, list[Range], int]:
     return together(_gather(kept.account(rank))) if kept else (0.0, [], 0)
 
 
-def _common_start() -> float:
-    """Rank 0's monotonic clock after a barrier. The ranks of one machine share that clock."""
+def _common_start(offset_s: float) -> float:
+    """Rank 0's monotonic clock after a barrier, as the own clock has it. The ranks of one machine share that clock."""
     meet()
     now = torch.tensor([time.monotonic()], dtype=torch.float64)
     dist.broadcast(now, 0)
     meet()  # nobody is at work before the clock starts
-    return float(now)
+    return float(now) - offset_s
 
 
 def meet() -> None:

@@ -15,6 +15,7 @@ current stream wait, not the host: the values are read after that, and reading w
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,7 @@ class Wire:
         self.rank, self.world, self.size, self.dtype, self.device = rank, world, size, dtype, device
         self.elements = max(size, -(-int(least_bytes) // dtype.itemsize))
         self.launched = 0
+        self.waiting: tuple[int, float] | None = None  # transfer that this rank is blocked on, since when
         self._free: list[Tensor] = []
 
     def buffer(self) -> Tensor:
@@ -116,12 +118,13 @@ class Wire:
 
     def wait(self, transfer: LiveTransfer) -> Arrived:
         """Block until complete. Raises PeerLostError."""
+        self.waiting = transfer.id, time.monotonic()
         try:
             for work in transfer.works:
                 work.wait()
         except RuntimeError as error:
             raise self._lost(transfer.id, error) from error
-        transfer.works = []
+        transfer.works, self.waiting = [], None
         transfer.arrived = self._read(transfer.side, transfer.buffer_P[: self.size])
         return transfer.arrived
 
