@@ -10,6 +10,7 @@ errors come out.
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,18 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from abs_sgd.roll_call import ANSWER_S, LONG_S, RollCall
 from hetsim.errors import SimulationError
 
 HEAD = 4  # loss sum, loss weight, pausing, finished
-ANSWER_S = (
-    4.0  # for the living to finish a pass and say so; with it an error is out in well under ten seconds [our choice]
-)
-
-
-def job_store(purpose: str, group: dist.ProcessGroup | None) -> Any:
-    """The store that the ranks met on, with keys of this purpose and these ranks alone."""
-    members = "-".join(str(rank) for rank in dist.get_process_group_ranks(group))
-    return dist.distributed_c10d.PrefixStore(f"abs_sgd/{purpose}/{members}", dist.distributed_c10d._get_default_store())
+LONGEST_PAUSE_S = 2e-3  # between two looks at a collective that is waited for [our choice]
 
 
 @dataclass(eq=False)
@@ -43,21 +37,32 @@ class Flight:
     works: tuple[dist.Work, ...]
     group: Group
     _values: list[float] | None = field(default=None, init=False)
+    _started_s: float = field(default_factory=time.monotonic, init=False)
 
     def completed(self) -> bool:
-        """Have both collectives ended? (never blocks)"""
-        return all(work.is_completed() for work in self.works)
+        """Have both collectives ended, or can they no more? (never blocks)"""
+        if self._ended():
+            return True
+        return time.monotonic() - self._started_s > LONG_S and self.group.roll_call.broken()
 
     def wait(self) -> list[float]:
         """The side's numbers, summed over ranks. Raises SimulationError where a collective failed."""
         if self._values is None:
+            began_s = time.monotonic()
+            while not self.completed():
+                time.sleep(min(LONGEST_PAUSE_S, 1e-5 + 0.02 * (time.monotonic() - began_s)))
+            if not self._ended():
+                raise self.group.lost(self.number, "another rank saw it fail")
             try:
                 for work in self.works:
                     work.wait()
             except RuntimeError as error:
-                raise self.group.lost(self.number, error) from error
+                raise self.group.lost(self.number, str(error)) from error
             self._values = self.side.tolist()
         return self._values
+
+    def _ended(self) -> bool:
+        return all(work.is_completed() for work in self.works)
 
     def slot(self, rank: int) -> list[float]:
         """What one rank put in its slot: samples, then what its program gathers."""
@@ -67,7 +72,7 @@ class Flight:
 
 
 class Group:
-    """The ranks that train together: a process group, the default one, or this process alone."""
+    """The ranks that train together: a process group, the default one, or this process alone. Collective: all of them make one."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
         self.together = dist.is_available() and dist.is_initialized()
@@ -80,6 +85,13 @@ class Group:
             raise SimulationError("this process is not a member of the process group given")
         nccl = self.together and dist.get_backend(self.group) == "nccl"
         self.device = device if nccl else torch.device("cpu")
+        # torchrun may keep the store, and what a broken run left on it, when it starts the ranks again.
+        token = torch.randint(2**62, (1,), generator=torch.Generator().manual_seed(secrets.randbits(60)))
+        token = token.to(self.device)
+        self.from_first(token)
+        self.token = int(token)
+        if self.n > 1:
+            self.roll_call = RollCall(self.store("roll-call"), self.rank, self.n)
 
     def start(
         self, number: int, sent_P: Tensor, head: tuple[float, float, float, float], own: tuple[float, ...]
@@ -96,19 +108,15 @@ class Group:
                 try:
                     work = dist.all_reduce(tensor, group=self.group, async_op=True)
                 except RuntimeError as error:
-                    raise self.lost(number, error) from error
+                    raise self.lost(number, str(error)) from error
                 assert work is not None
                 works.append(work)
         return Flight(number, sent_P, side, self.n, tuple(works), self)
 
-    def lost(self, number: int, error: Exception) -> SimulationError:
-        """The error of a synchronization that failed; names the ranks that do not answer.
-
-        Ranks that live see the failure at their next step and say so on the job's store. Waits up to ANSWER_S for them.
-        """
-        said = str(error).splitlines()[0]
+    def lost(self, number: int, why: str) -> SimulationError:
+        """The error of a synchronization that failed; names the ranks that do not answer."""
         try:
-            silent = self._silent(number)
+            silent = self.roll_call.silent()
         except RuntimeError:
             who = "the job's store is gone too, most likely with the rank that served it (rank 0 without torchrun)"
         else:
@@ -120,19 +128,13 @@ class Group:
             )
         return SimulationError(
             f"synchronization {number} failed: a rank is gone or out of step: {who}; all took part in number {number - 1}, the last to "
-            f"succeed; go on from the newest checkpoint ({said})"
+            f"succeed; go on from the newest checkpoint ({why.splitlines()[0]})"
         )
 
-    def _silent(self, number: int) -> list[int]:
-        store = job_store("lost", self.group)
-        store.set(str(self.rank), str(number))
-        left = [rank for rank in range(self.n) if rank != self.rank]
-        until = time.monotonic() + ANSWER_S
-        while left := [rank for rank in left if not store.check([str(rank)])]:
-            if time.monotonic() > until:
-                break
-            time.sleep(0.05)
-        return left
+    def store(self, purpose: str) -> Any:
+        """The store that the ranks met on, with keys of this purpose and this object's counterparts alone."""
+        default = dist.distributed_c10d._get_default_store()
+        return dist.distributed_c10d.PrefixStore(f"abs_sgd/{purpose}/{self.token}", default)
 
     def total(self, values: Tensor, op: str = "sum") -> Tensor:
         """Blocking: values reduced over the ranks (sum, min or max)."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from abs_sgd.flight import Group, job_store
+from abs_sgd.flight import Group
 from abs_sgd.workloads.order import Ints, SampleOrder
 from hetsim.errors import SimulationError, UsageError
 
@@ -31,10 +31,8 @@ class OpenBatchSampler(Sampler[list[int]]):
     A rank claims its next `batch_size` places of the epoch's order on the job's store, one claim ahead on a thread of its own: asking
     costs .1 ms on an idle network and up to 141 ms on a busy one. The last batch of an epoch may be shorter; nothing is padded.
     Each iteration is the next epoch. A trainer that knows the sampler counts what was trained on: what a DataLoader has only prefetched
-    comes again after an abandoned iteration, and after `load_state_dict`. Make samplers in the same order on all ranks.
+    comes again after an abandoned iteration, and after `load_state_dict`. Making one is a collective: all ranks do, in the same order.
     """
-
-    _made: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -59,11 +57,9 @@ class OpenBatchSampler(Sampler[list[int]]):
         self._ahead: dict[int, Callable[[], int]] = {}  # claims not yet used
         self._cursors: dict[str, int] = {}  # of a process alone
         self._generation = 0
-        self._number = OpenBatchSampler._made
-        OpenBatchSampler._made += 1
         self._store: Any = None
         if self.group.n > 1:
-            self._store = job_store("open-batch", self.group.group)
+            self._store = self.group.store("open-batch")
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch = self.epoch
@@ -152,7 +148,7 @@ class OpenBatchSampler(Sampler[list[int]]):
 
     def _claim(self, epoch: int) -> Callable[[], int]:
         """Ask for the next places; call the answer to have their first."""
-        key = f"{self._number}/{self._generation}/{epoch}"
+        key = f"{self._generation}/{epoch}"
         if self._store is None:
             at = self._cursors.get(key, 0)
             self._cursors[key] = at + self.batch_size

@@ -6,6 +6,9 @@ torchrun --standalone --nproc-per-node 2 examples/train_ddp.py --epochs 5
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +27,16 @@ def pictures() -> tuple[TensorDataset, Tensor, Tensor]:
     return TensorDataset(x[HELD_OUT:], y[HELD_OUT:]), x[:HELD_OUT], y[:HELD_OUT]
 
 
+def save(state: dict[str, Any], path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    torch.save(state, temporary)
+    os.replace(temporary, path)  # never half a file
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--checkpoint", type=Path, help="saved every epoch; training goes on from it if it exists")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -37,7 +47,13 @@ def main() -> None:
     ddp = DistributedDataParallel(model)
     sampler = DistributedSampler(data, seed=0)
     loader = DataLoader(data, batch_size=16, sampler=sampler)
-    for epoch in range(args.epochs):
+    first = 0
+    if args.checkpoint and args.checkpoint.exists():
+        state = torch.load(args.checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"]
+    for epoch in range(first, args.epochs):
         sampler.set_epoch(epoch)
         model.train()
         for x, y in loader:
@@ -50,7 +66,10 @@ def main() -> None:
         with torch.no_grad():
             right = (model(test_x).argmax(1) == test_y).double().mean().item()
         if dist.get_rank() == 0:
-            print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right")
+            if args.checkpoint:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+                save(state, args.checkpoint)
+            print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right", flush=True)
     dist.destroy_process_group()
 
 
