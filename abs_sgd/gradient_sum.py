@@ -75,7 +75,8 @@ class GradientSum:
     def _add(self, found: list[Tensor | None], factor: float) -> None:
         both = [(i, old, new) for i, (old, new) in enumerate(zip(self.parts, found, strict=True)) if new is not None]
         old = [part for _, part, _ in both if part is not None]
-        torch._foreach_add_(old, [new for _, part, new in both if part is not None], alpha=factor)
+        if old:
+            torch._foreach_add_(old, [new for _, part, new in both if part is not None], alpha=factor)
         for i, part, new in both:
             if part is None:  # a parameter that earlier passes did not use
                 self.parts[i] = new * factor
