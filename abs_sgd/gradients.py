@@ -32,11 +32,13 @@ class FlatModel:
         self.parameters_P = torch.cat([p.detach().reshape(-1) for p in trained])
         self.gradient_P = torch.zeros_like(self.parameters_P)
         self._loaded: Tensor | None = None
+        self._stretches: list[tuple[nn.Parameter, int, int]] = []
         at = 0
         for parameter in trained:
             end = at + parameter.numel()
             parameter.data = self.parameters_P[at:end].view_as(parameter)
             parameter.grad = self.gradient_P[at:end].view_as(parameter)
+            self._stretches.append((parameter, at, end))
             at = end
 
     @property
@@ -56,6 +58,20 @@ class FlatModel:
         self.gradient_P.zero_()
         loss_sum(self.model).backward()  # type: ignore[no-untyped-call]
         return self.gradient_P.clone()
+
+    def gradient_by_parts(self, loss_sum: Callable[[nn.Module], Tensor], ready: Callable[[int, int], None]) -> None:
+        """As `gradient_sum`, left in `gradient_P`: `ready(first, end)` is called when that stretch of it is complete, for every
+        parameter that the loss depends on. The backward pass goes on meanwhile."""
+        self.gradient_P.zero_()
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda _, first=first, end=end: ready(first, end))  # type: ignore[no-untyped-call]
+            for parameter, first, end in self._stretches
+        ]
+        try:
+            loss_sum(self.model).backward()  # type: ignore[no-untyped-call]
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @property
     def has_buffers(self) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from abs_sgd import agreement
 from abs_sgd.agreement import Tolerances
-from hetsim.algorithms import Algorithm, make
+from hetsim.algorithms import Algorithm
 from hetsim.convergence.predictor import Curve, Setting
 from hetsim.errors import MissingExtraError, UsageError
 from hetsim.labels import Contender, parse
@@ -183,9 +183,6 @@ def _as_live(contender: Contender, setup: Setup) -> tuple[str, Algorithm]:
 
     algorithm = contender.algorithm(setup.cluster.options)
     check_live(algorithm)
-    if getattr(algorithm.options, "overlap", False):
-        algorithm = make(algorithm.name, {**algorithm.options.model_dump(), "overlap": False})
-        setup.said.append(f"live runs send a gradient whole, so {contender.label} is predicted with overlap=false")
     return contender.label, algorithm
 
 

@@ -14,24 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
-from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
 from abs_sgd.runtime.clock import Stopwatch
+from abs_sgd.runtime.computing import Passes
 from abs_sgd.runtime.noise import NoiseLog, squared_norm
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.record import RankLog
-from abs_sgd.runtime.samples import Range, SampleDispenser, SharedCount
+from abs_sgd.runtime.samples import SampleDispenser, SharedCount
+from abs_sgd.runtime.streaming import Stream
 from abs_sgd.runtime.wire import LiveTransfer, Share, Wire
 from abs_sgd.update import Progress, State, Updater
-from abs_sgd.workloads.order import words
-from abs_sgd.workloads.task import Ints, Task
+from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
-from hetsim.compute.passes import passes
 from hetsim.errors import ProgramError
 from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
 
@@ -72,6 +70,7 @@ class LiveRank:
     ) -> None:
         self.port, self.algorithm, self.task, self.seed = port, algorithm, task, seed
         self.updater, self.model, self.wire = updater, model, wire
+        self.passes = Passes(task, model, seed, port.max_pass[port.rank])
         self.dispenser, self.counter, self.watch = dispenser, counter, watch
         self.max_updates, self.pace, self.progress, self.keeper = max_updates, pace, progress, keeper
         self.rule, self.rule_scale = algorithm.point_rule()
@@ -82,6 +81,7 @@ class LiveRank:
         self.slots = 0  # accumulators numbered so far
         self.slot, self.held = -1, 0
         self.sum_P: Tensor | None = None  # the accumulator: a buffer of the wire
+        self.stream: Stream | None = None  # the all-reduce that the pass under way feeds
         self.sent: tuple[int, int, int, Tensor | None] = (-1, -1, 0, None)  # transfer, slot, samples, own sum
         self.updates = 0
         self.draws: dict[str, int] = {}
@@ -122,7 +122,8 @@ class LiveRank:
     # ---- gradients -------------------------------------------------------------------------------------------------------
 
     def compute(self, command: cmd.Compute) -> cmd.Computed:
-        """True gradients of the next samples, added to the accumulator. A live run sends its vector whole, so `stream` says nothing."""
+        """True gradients of the next samples, added to the accumulator. With `stream` they leave while they are computed, bucket by bucket;
+        in a paced pass, at the times at which the profile's pass would have them."""
         ranges = self.dispenser.take(command.samples)
         self.dispenser.ahead(command.samples)
         total = sum(count for _, count in ranges)
@@ -133,12 +134,18 @@ class LiveRank:
             self.sum_P = self.wire.buffer()
         assert self.sum_P is not None
         self.model.load(self.point.state.parameters_P)
+        if command.stream:
+            self.stream = self._stream(self.sum_P, while_computing=self.pace is None)
         start = begun = self.watch.mark()
         for first, count in ranges:
-            self._passes(first, count, self.sum_P[: self.wire.size])
-            if self.pace is not None and (first, count) == ranges[-1]:
+            last = (first, count) == ranges[-1]
+            self.passes.add(first, count, self.sum_P[: self.wire.size], self.stream if last else None)
+            if self.pace is not None and last:
                 now_s = self.watch.settle()
-                self.pace.keep(total, float(start), now_s)
+                if self.stream is None:
+                    self.pace.keep(total, float(start), now_s)
+                else:
+                    self.pace.keep(total, float(start), now_s, self.stream.left[:-1], self.stream.send)
             end = self.watch.mark()
             point, slot = self.point.number, self.slot
             self.log.add(Kind.GRAD, begun, end, state=point, slot=slot, samples=count, first=first)
@@ -146,22 +153,16 @@ class LiveRank:
         self.held += total
         return self.watch.computed(total, start, begun)
 
-    def _passes(self, first: int, count: int, into_P: Tensor) -> None:
-        """Forward and backward over a range, in as many passes as memory asks for."""
-        for size in passes(count, self.port.max_pass[self.port.rank]):
-            numbers = numbers_of((first, size))
-            batch = self.task.batch(numbers, self.seed)
-            if self.task.separable:
-                gradient_P = self.model.gradient_sum(lambda model, batch=batch: self.task.loss_sum(model, batch))  # type: ignore[misc]
-            else:
-                devices = [] if self.task.device == "cpu" else [self.task.device]
-                with torch.random.fork_rng(devices=devices):  # dropout as the executors of Schedules draw it
-                    torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, first)) & SEED_BITS)
-                    gradient_P = self.model.gradient_sum(lambda model, batch=batch: self.task.loss_sum(model, batch))  # type: ignore[misc]
-            into_P.add_(gradient_P)
-            first += size
+    def _stream(self, buffer_P: Tensor, *, while_computing: bool) -> Stream:
+        if self.rule in PREDICTED_FROM_OWN:
+            raise ProgramError(f"{self.algorithm.name} predicts from a sum of its own that is streamed away")
+        if self.keeper is not None and self.keeper.open:
+            raise ProgramError(f"{self.algorithm.name} streams beside an earlier transfer: its runs cannot be saved")
+        return Stream(self.wire, buffer_P, self.model.gradient_P if while_computing else None)
 
     def _drop(self, reason: DiscardReason) -> int:
+        if self.stream is not None:
+            raise ProgramError(f"{self.algorithm.name} drops a gradient that it has begun to send")
         now, samples = self.watch.mark(), self.held
         self.log.add(Kind.DISCARD, now, now, slot=self.slot, samples=samples, code=reason)
         if self.sum_P is not None:
@@ -179,6 +180,7 @@ class LiveRank:
         now, number, weight = self.watch.mark(), self.wire.launched, command.weight
         progress = self.version.state.progress
         square: Tensor | float = 0.0
+        sent: list[Any] = []
         since = progress.samples - progress.averaged_samples
         buffer_P = self.wire.buffer() if self.sum_P is None or command.what == "parameters" else self.sum_P
         if command.what == "parameters":
@@ -191,7 +193,11 @@ class LiveRank:
             if self.rule in PREDICTED_FROM_OWN and samples:
                 own_P = buffer_P[: self.wire.size].clone()  # the buffer will hold everybody's sum
             self.log.add(Kind.JOIN, now, now, source=number, slot=self.slot, samples=samples, scale=weight)
-            square = squared_norm(buffer_P[: self.wire.size])
+            if command.stream or self.stream is not None:
+                stream = self._rest(command, buffer_P)
+                square, sent = stream.square, stream.works
+            else:
+                square = squared_norm(buffer_P[: self.wire.size])
             if weight != 1.0:
                 buffer_P.mul_(weight)
             self.sent = number, self.slot, samples, own_P
@@ -207,7 +213,15 @@ class LiveRank:
         )
         if self.keeper is not None:
             self.keeper.launching(number, buffer_P[: self.wire.size], share)
-        return self.wire.start(buffer_P, share)
+        return self.wire.start(buffer_P, share, sent)
+
+    def _rest(self, command: cmd.AllReduce, buffer_P: Tensor) -> Stream:
+        """The streamed all-reduce, all of it sent; a rank without samples begins it here."""
+        if not command.stream or command.weight != 1.0:
+            raise ProgramError(f"{self.algorithm.name}: what was computed with stream is sent with stream and weight 1")
+        stream, self.stream = self.stream or self._stream(buffer_P, while_computing=False), None
+        stream.finish()
+        return stream
 
     def poll(self, command: cmd.Poll) -> bool:
         """Complete yet?"""
@@ -363,9 +377,3 @@ class LiveRank:
         now = self.watch.settle()
         self.log.outcomes.append(now)
         return now
-
-
-def numbers_of(numbers: Range) -> Ints:
-    """The sample numbers of a range."""
-    first, count = numbers
-    return np.arange(first, first + count)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import stopwatch
+from abs_sgd.runtime.computing import numbers_of
 from abs_sgd.runtime.keeping import Keeper, Keeping, Kept, together
 from abs_sgd.runtime.offsets import causal, clock_offsets, machine
 from abs_sgd.runtime.pacing import Pace
-from abs_sgd.runtime.rank import LiveRank, numbers_of
+from abs_sgd.runtime.rank import LiveRank
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.samples import Clerk, Range, SampleDispenser, SharedCount, Store
 from abs_sgd.runtime.wire import Wire
@@ -149,7 +150,9 @@ def run_rank(
             counter=SharedCount(clerk.add),
             watch=watch,
             max_updates=limits.updates if limits.updates is not None else WITHOUT_LIMIT,
-            pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance) if pacing.profile else None,
+            pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance, cluster.workload.backward_share)
+            if pacing.profile
+            else None,
             progress=progress,
             keeper=keeper,
         )

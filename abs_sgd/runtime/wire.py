@@ -16,6 +16,7 @@ current stream wait, not the host: the values are read after that, and reading w
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,16 +102,20 @@ class Wire:
         """Give a buffer back that no collective uses any more."""
         self._free.append(buffer_P)
 
-    def start(self, buffer_P: Tensor, share: Share) -> LiveTransfer:
-        """Sum `buffer_P` over all ranks, in place and in the background."""
+    def start(self, buffer_P: Tensor, share: Share, sent: Sequence[Any] = ()) -> LiveTransfer:
+        """Sum `buffer_P` over all ranks, in place and in the background. `sent`: the collectives that carry it, where they are begun."""
         side = self._side(share)
-        number = self.launched
+        works = [*(sent or [self.send(buffer_P)]), self.send(side)]
+        transfer = LiveTransfer(self.launched, buffer_P, side, works)
         self.launched += 1
+        return transfer
+
+    def send(self, part: Tensor) -> Any:
+        """Begin to sum one tensor of the next transfer over all ranks. Raises PeerLostError."""
         try:
-            works = [dist.all_reduce(buffer_P, async_op=True), dist.all_reduce(side, async_op=True)]
+            return dist.all_reduce(part, async_op=True)
         except RuntimeError as error:
-            raise self._lost(number, error) from error
-        return LiveTransfer(number, buffer_P, side, works)
+            raise self._lost(self.launched, error) from error
 
     def complete(self, transfer: LiveTransfer) -> bool:
         """Whether `wait` would return at once. nccl: an event asked without waiting, so settle the own stream first."""
@@ -124,8 +129,9 @@ class Wire:
                 work.wait()
         except RuntimeError as error:
             raise self._lost(transfer.id, error) from error
-        transfer.works, self.waiting = [], None
-        transfer.arrived = self._read(transfer.side, transfer.buffer_P[: self.size])
+        transfer.works = []
+        transfer.arrived = self._read(transfer.side, transfer.buffer_P[: self.size])  # where the host waits with nccl
+        self.waiting = None
         return transfer.arrived
 
     def _lost(self, number: int, error: Exception) -> PeerLostError:

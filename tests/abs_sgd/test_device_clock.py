@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-from concurrent.futures import Future
-
 import numpy as np
 import pytest
 import torch
-from device_by_hand import LAUNCH_S, Device, PlayedWire, kernels_of
+from device_by_hand import LAUNCH_S, MAY_WAIT, PER_SAMPLE_S, Device, lone_rank
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_clusters import RULE, two_workers
+from live_clusters import RULE
 
-from abs_sgd.gradients import FlatModel
 from abs_sgd.replay.inprocess import InProcess
 from abs_sgd.runtime.clock import DeviceStopwatch, Moment, Stopwatch, stopwatch
-from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.rank import LiveRank
 from abs_sgd.runtime.record import RankLog
-from abs_sgd.runtime.run import port_of, schedule_of
-from abs_sgd.runtime.samples import SampleDispenser, SharedCount
-from abs_sgd.update import Updater
+from abs_sgd.runtime.run import schedule_of
 from abs_sgd.workloads.digits import digits_mlp
 from hetsim import commands as cmd
-from hetsim.algorithms import make
 from hetsim.schedule import Kind, Schedule
 from hetsim.schedule.check import check
 from hetsim.schedule.table import Header
 
 pytestmark = pytest.mark.torch
-PER_SAMPLE_S = 2.0**-8
-MAY_WAIT = {cmd.Poll, cmd.Wait, cmd.Count, cmd.Now}
 
 
 def test_a_cpu_knows_every_time_at_once() -> None:
@@ -96,57 +86,18 @@ def test_no_mark_is_later_than_it_was_or_before_the_last_settling(script: list[t
 def drive(
     algorithm: str, backend: str, device: Device, seconds: float, pace: bool = False
 ) -> tuple[LiveRank, Schedule]:
-    """A rank alone on the played device, and its Schedule."""
-    cluster = two_workers(speeds=(64.0,), global_batch_samples=16)
-    task = digits_mlp(dtype=torch.float64)
-    task = dataclasses.replace(task, loss_sum=kernels_of(device, PER_SAMPLE_S))
-    model = FlatModel(task.make_model(0))
-    counters: dict[str, int] = {}
-
-    def claim(key: str, amount: int) -> Future[int]:
-        counters[key] = counters.get(key, 0) + amount
-        future: Future[int] = Future()
-        future.set_result(counters[key])
-        return future
-
-    program = make(algorithm, {"local_steps": 4} if algorithm == "local-sgd" else {})
-    live = LiveRank(
-        port=port_of(cluster, 0),
-        algorithm=program,
-        task=task,
-        seed=0,
-        updater=Updater(RULE),
-        model=model,
-        wire=PlayedWire(device, seconds, backend, 0, 1, model.size, torch.float64),
-        dispenser=SampleDispenser(lambda n: claim("samples", n), task.samples, 1400),
-        counter=SharedCount(claim),
-        watch=DeviceStopwatch(device.clock, device.event),
-        max_updates=12,
-        pace=Pace(cluster.workers[0], 0, 4, 0.1) if pace else None,
-    )
-    live.handlers = {kind: watched(kind, handler, device) for kind, handler in live.handlers.items()}
+    """Its run, and its Schedule."""
+    live = lone_rank(algorithm, backend, device, seconds, pace)
     live.run()
     header = Header(
         algorithm=algorithm,
-        options=program.options.model_dump(mode="json"),
+        options=live.algorithm.options.model_dump(mode="json"),
         seed=0,
         workers=("w0",),
-        dataset_samples=task.samples,
+        dataset_samples=live.task.samples,
         origin="measured",
     )
     return live, schedule_of([RankLog.unpack(live.log.pack())], header)
-
-
-def watched(kind: type, handler, device: Device):  # type: ignore[no-untyped-def]
-    """A handler that must not wait for the device, unless it is one that may."""
-
-    def handle(command):  # type: ignore[no-untyped-def]
-        waits = device.waits
-        answer = handler(command)
-        assert device.waits == waits or kind in MAY_WAIT, f"{kind.__name__} waited for the device"
-        return answer
-
-    return handle
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])

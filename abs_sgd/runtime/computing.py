@@ -1,0 +1,53 @@
+"""A live rank's gradients: forward and backward over ranges of samples, added up."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from abs_sgd.gradients import FlatModel
+from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
+from abs_sgd.runtime.samples import Range
+from abs_sgd.runtime.streaming import Stream
+from abs_sgd.workloads.order import words
+from abs_sgd.workloads.task import Batch, Ints, Task
+from hetsim.compute.passes import passes
+
+
+class Passes:
+    """Passes of one rank, at whatever parameters its model holds. `cap`: samples that its memory allows in one."""
+
+    def __init__(self, task: Task, model: FlatModel, seed: int, cap: int | None) -> None:
+        self.task, self.model, self.seed, self.cap = task, model, seed, cap
+
+    def add(self, first: int, count: int, into_P: Tensor, stream: Stream | None = None) -> None:
+        """Add the gradients of a range, in as many passes as memory asks for; the last one feeds the stream."""
+        end = first + count
+        for size in passes(count, self.cap):
+            batch = self.task.batch(numbers_of((first, size)), self.seed)
+            with contextlib.ExitStack() as stack:
+                if not self.task.separable:  # dropout as the executors of Schedules draw it
+                    devices = [] if self.task.device == "cpu" else [self.task.device]
+                    stack.enter_context(torch.random.fork_rng(devices=devices))
+                    torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, first)) & SEED_BITS)
+                self._backward(batch, into_P, stream if first + size == end else None)
+            first += size
+
+    def _backward(self, batch: Batch, into_P: Tensor, stream: Stream | None) -> None:
+        def loss_sum(model: nn.Module) -> Tensor:
+            return self.task.loss_sum(model, batch)
+
+        if stream is not None and stream.gradient_P is not None:
+            self.model.gradient_by_parts(loss_sum, stream.ready)
+            stream.finish()
+        else:
+            into_P.add_(self.model.gradient_sum(loss_sum))
+
+
+def numbers_of(numbers: Range) -> Ints:
+    """The sample numbers of a range."""
+    first, count = numbers
+    return np.arange(first, first + count)
