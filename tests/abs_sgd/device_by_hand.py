@@ -107,7 +107,9 @@ def kernels_of(device: Device, per_sample_s: float) -> Any:
     return loss_sum
 
 
-def lone_rank(algorithm: str, backend: str, device: Device, seconds: float, pace: bool = False) -> LiveRank:
+def lone_rank(
+    algorithm: str, backend: str, device: Device, seconds: float, pace: bool = False, budget: int = 1400
+) -> LiveRank:
     """A rank alone on the played device."""
     cluster = two_workers(speeds=(64.0,), global_batch_samples=16)
     task = digits_mlp(dtype=torch.float64)
@@ -129,7 +131,7 @@ def lone_rank(algorithm: str, backend: str, device: Device, seconds: float, pace
         updater=Updater(RULE),
         model=model,
         wire=PlayedWire(device, seconds, backend, 0, 1, model.size, torch.float64),
-        dispenser=SampleDispenser(lambda n: claim("samples", n), task.samples, 1400),
+        dispenser=SampleDispenser(lambda n: claim("samples", n), task.samples, budget),
         counter=SharedCount(claim),
         watch=DeviceStopwatch(device.clock, device.event),
         max_updates=12,

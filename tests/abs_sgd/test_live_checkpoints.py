@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -194,7 +194,7 @@ class Alone(Wire):
         self.patience = patience
         self.asked: dict[int, int] = {}
 
-    def start(self, buffer_P: torch.Tensor, share: Share) -> LiveTransfer:
+    def start(self, buffer_P: torch.Tensor, share: Share, sent: Sequence[Any] = ()) -> LiveTransfer:
         self.launched += 1
         return LiveTransfer(self.launched - 1, buffer_P, self._side(share), [])
 

@@ -144,16 +144,14 @@ def test_a_rank_sends_the_same_collectives_whether_it_has_samples_or_not(monkeyp
         "abs_sgd.runtime.streaming.bucket_bytes", lambda payload: bucket_bytes(payload, 8000.0, 16000.0)
     )
     device = Device()
-    live = lone_rank("s-sgd", "gloo", device, 0.01)
-    live.dispenser.budget = 40  # two batches and a half, then none
+    live = lone_rank("s-sgd", "gloo", device, 0.01, budget=40)  # two batches and a half, then none
     live.run()
     wire = live.wire
     per_transfer = [[size for number, size in wire.sent if number == k] for k in range(wire.launched)]  # type: ignore[attr-defined]
     assert wire.launched >= 3 and all(sizes == per_transfer[0] for sizes in per_transfer)
     assert sum(per_transfer[0][:-1]) == wire.size and len(per_transfer[0]) == 4
 
-    empty = lone_rank("s-sgd", "gloo", device, 0.01)
-    empty.dispenser.budget = 0
+    empty = lone_rank("s-sgd", "gloo", device, 0.01, budget=0)
     assert empty.compute(cmd.Compute(16, True)) == cmd.Computed(0, 0.0)
     empty.all_reduce(cmd.AllReduce("gradients", 1.0, (), None, True))
     assert [size for _, size in empty.wire.sent] == per_transfer[0]  # type: ignore[attr-defined]
