@@ -153,7 +153,7 @@ class _Builder:
         due_s = float(self.s.end_s[row])
         if source >= 0:
             self._await(rank, source, row)
-        own = (action.slot,) if isinstance(action, Point) else ()
+        own = (action.slot,) if isinstance(action, Point) and action.own else ()
         if isinstance(action, Step) and source < 0:
             own = tuple(slot for slot, _ in action.parts)  # type: ignore[assignment]
         if any(slot >= 0 and self.owner.get(slot) != rank for slot in own):

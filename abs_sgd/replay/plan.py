@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hetsim.errors import ScheduleError
-from hetsim.schedule import Kind, MixRule, Schedule, StepRule
+from hetsim.schedule import Kind, MixRule, PointRule, Schedule, StepRule
 
 Range = tuple[int, int]  # first sample number, count
 
@@ -71,6 +71,11 @@ class Point:
     slot: int
     rule: int
     amount: float
+
+    @property
+    def own(self) -> bool:
+        """Whether it hangs on the worker's own gradient; if not, every replica predicts the same one and they share its id."""
+        return self.rule in (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
 
 
 Action = Pass | Step | Mix | Point
