@@ -28,7 +28,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from abs_sgd.run_folder import LiveRun, read, write_run
+from abs_sgd.run_folder import LiveRun, facts_of, read, write_run
 from hetsim.algorithms import make
 from hetsim.cluster.spec import Cluster
 from hetsim.errors import HetsimError, SimulationError, UsageError
@@ -378,7 +378,8 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         keeping=job.keeping,
     )
     if result.schedule is not None:
-        write_run(job.folder, result, cluster=job.cluster, algorithm=algorithm)
+        facts = facts_of(job.workload, job.task_options, job.rule, job.pacing, job.backend)
+        write_run(job.folder, result, cluster=job.cluster, algorithm=algorithm, facts=facts)
     meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()
 

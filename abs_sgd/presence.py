@@ -25,8 +25,8 @@ from hetsim.errors import SimulationError
 
 ASSEMBLE_S = 600.0  # torchrun's own rendezvous waits as long
 LOOK_S = 0.05  # between two looks at the store while ranks assemble [our choice]
-NOTE_S = 1.0  # between two notes of a rank's last update [our choice]
-ANSWER_S = 3.0  # for a living rank to answer, three notes [our choice]
+NOTE_S = 0.25  # between two notes of a rank's last update [our choice]
+ANSWER_S = 3.0  # for a living rank to answer, which it does with its next note [our choice]
 PATIENCE_S = 60.0  # of waiting before a word about it [our choice]
 
 
@@ -132,7 +132,7 @@ class Presence:
     def close(self) -> None:
         """The run is over, or this rank is."""
         self._ended.set()
-        self._thread.join(NOTE_S)  # unless it waits for a store that does not answer
+        self._thread.join(ANSWER_S)  # unless it waits for a store that does not answer
 
     def failed(self, message: str) -> None:
         """A last word to the others, if there still is a store."""
@@ -154,7 +154,7 @@ class Presence:
                     return self._spoken(left, words)
                 time.sleep(LOOK_S)
         except (dist.DistError, RuntimeError, OSError):
-            return f"the job's store is gone, and with it the machine of rank 0 ({self.names[0]}){self._saved()}"
+            return f"the job's store is gone, and with it rank 0 ({self.names[0]}) or its machine{self._saved()}"
 
     def _spoken(self, silent: Sequence[int], words: Sequence[int]) -> str:
         if words:

@@ -4,7 +4,8 @@
     parameters.pt      the parameters every replica ended with
     profile.yaml       the cluster, where the run was of a profile
     result.json        its figures, as hetsim simulate writes them
-    run.json           checksums, counts, gradient noise, what was gone on from, how clocks were brought together
+    run.json           what was trained (`facts_of`), checksums, counts, gradient noise, what was gone on from, how clocks were brought
+                       together
     checkpoints/       `abs_sgd.checkpoint`, where they were asked for
 
 run.json is written last: a folder that has one holds a finished run.
@@ -13,9 +14,10 @@ run.json is written last: a folder that has one holds a finished run.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
@@ -29,7 +31,8 @@ from hetsim.simulate import Result
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from abs_sgd.runtime.run import RankResult
+    from abs_sgd.runtime.run import Pacing, RankResult
+    from abs_sgd.update import UpdateRule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,8 +51,10 @@ class LiveRun:
     resumed: tuple[int, ...] = ()
 
 
-def write_run(folder: str | Path, result: RankResult, *, cluster: Cluster, algorithm: Algorithm) -> None:
-    """Write what rank 0 brought together."""
+def write_run(
+    folder: str | Path, result: RankResult, *, cluster: Cluster, algorithm: Algorithm, facts: Mapping[str, Any]
+) -> None:
+    """Write what rank 0 brought together; `facts` go into run.json as they are: what was trained, and how."""
     import torch
 
     from abs_sgd.checkpoint import whole_file
@@ -66,6 +71,7 @@ def write_run(folder: str | Path, result: RankResult, *, cluster: Cluster, algor
         "noise": asdict(result.noise),
         "resumed": result.resumed,
         "clock": result.clock,
+        **facts,
     }
     measured = Result(schedule, cluster, algorithm, schedule.header.seed)
     texts = {"result.json": json.dumps(simulation_document(measured), indent=2), "run.json": json.dumps(said)}
@@ -74,6 +80,19 @@ def write_run(folder: str | Path, result: RankResult, *, cluster: Cluster, algor
     for name, text in texts.items():
         with whole_file(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def facts_of(
+    workload: str, options: Mapping[str, Any], rule: UpdateRule, pacing: Pacing, backend: str
+) -> dict[str, Any]:
+    """What run.json says of a run that its Schedule and profile do not."""
+    return {
+        "workload": workload,
+        "task_options": {name: str(value) for name, value in options.items()},
+        "rule": asdict(rule),
+        "pacing": asdict(pacing),
+        "backend": backend,
+    }
 
 
 def read(folder: str | Path) -> LiveRun:

@@ -33,7 +33,7 @@ from abs_sgd.devices import BACKENDS, DEVICES, FOREVER, device_of, identity, joi
 from abs_sgd.launch import LOOPBACK
 from abs_sgd.predictor import rule_of
 from abs_sgd.presence import ASSEMBLE_S, Presence, assemble, say
-from abs_sgd.run_folder import write_run
+from abs_sgd.run_folder import facts_of, write_run
 from abs_sgd.runtime.keeping import CHECKPOINTS, Keeping, keeping_of
 from abs_sgd.runtime.run import Limits, Pacing, check_live, meet, run_rank
 from abs_sgd.runtime.wire import PeerLostError
@@ -218,6 +218,7 @@ class _Rank:
         if place.local_world == place.world:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         join(said.backend, task.device, store=group, rank=place.rank, world_size=place.world, timeout=FOREVER)
+        pacing = Pacing(profile=said.pace, pad=said.pad, tolerance=said.pace_tolerance)
         result = run_rank(
             cluster,
             self.algorithm,
@@ -226,13 +227,14 @@ class _Rank:
             store=clerk,
             seed=said.seed,
             limits=Limits(updates=said.updates, samples=said.samples),
-            pacing=Pacing(profile=said.pace, pad=said.pad, tolerance=said.pace_tolerance),
+            pacing=pacing,
             profile_yaml=self.profile.to_yaml(),
             keeping=keeping,
             attend=self.presence.watch,
         )
         if result.schedule is not None:
-            write_run(said.output, result, cluster=cluster, algorithm=self.algorithm)
+            facts = facts_of(task.name, self._task_options(), rule, pacing, said.backend)
+            write_run(said.output, result, cluster=cluster, algorithm=self.algorithm, facts=facts)
             say(f"{result.progress.updates} updates, {result.progress.samples} samples; wrote {said.output}")
         meet()  # nobody leaves, and with it its connections, before the files are there
         self.presence.close()

@@ -34,7 +34,7 @@ from hetsim.errors import ProgramError
 from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
 
 if TYPE_CHECKING:
-    from abs_sgd.runtime.keeping import Keeper
+    from abs_sgd.runtime.keeper import Keeper
 
 PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import stopwatch
 from abs_sgd.runtime.computing import numbers_of
-from abs_sgd.runtime.keeping import Keeper, Keeping, Kept, together
+from abs_sgd.runtime.keeper import Keeper
+from abs_sgd.runtime.keeping import Keeping, Kept, together
 from abs_sgd.runtime.offsets import causal, clock_offsets, machine
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.rank import LiveRank

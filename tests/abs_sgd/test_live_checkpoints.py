@@ -20,7 +20,8 @@ from abs_sgd.checkpoint import newest, read_share
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.answers import COMMANDS, Answers
 from abs_sgd.runtime.clock import Stopwatch
-from abs_sgd.runtime.keeping import Keeper, Keeping, Kept, keeping_of, together
+from abs_sgd.runtime.keeper import Keeper
+from abs_sgd.runtime.keeping import Keeping, Kept, keeping_of, together
 from abs_sgd.runtime.rank import LiveRank
 from abs_sgd.runtime.run import port_of
 from abs_sgd.runtime.samples import SampleDispenser, SharedCount, holes_below

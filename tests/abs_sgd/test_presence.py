@@ -125,7 +125,7 @@ def test_without_its_store_a_rank_says_whose_machine_is_gone(quick: None) -> Non
     store = Held()
     one = here(store, 1)
     store.lost = True
-    assert one.verdict().startswith("the job's store is gone, and with it the machine of rank 0 (a)")
+    assert one.verdict().startswith("the job's store is gone, and with it rank 0 (a) or its machine")
     one.failed("nobody hears it")
     one.close()
 
