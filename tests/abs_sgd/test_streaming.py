@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -165,6 +166,10 @@ def test_what_has_begun_to_leave_can_neither_be_dropped_nor_weighted() -> None:
     for weight, stream in ((0.5, True), (1.0, False)):
         with pytest.raises(ProgramError, match="sent with stream and weight 1"):
             live.all_reduce(cmd.AllReduce("gradients", weight, (), None, stream))
+    saved = lone_rank("s-sgd", "gloo", Device(), 0.01)
+    saved.keeper = SimpleNamespace(open={0: None})  # type: ignore[assignment]
+    with pytest.raises(ProgramError, match="streams beside an earlier transfer: its runs cannot be saved"):
+        saved.compute(cmd.Compute(16, True))
     predicting = lone_rank("abs-sgd", "gloo", Device(), 0.01)
     with pytest.raises(ProgramError, match="predicts from a sum of its own"):
         predicting.compute(cmd.Compute(16, True))
