@@ -13,14 +13,12 @@ renamed, in `folder` where one is given.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,10 +26,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from abs_sgd import processes
+from abs_sgd.processes import LOOPBACK, RankFailedError
 from abs_sgd.run_folder import LiveRun, facts_of, read, write_run
 from hetsim.algorithms import make
 from hetsim.cluster.spec import Cluster
-from hetsim.errors import HetsimError, SimulationError, UsageError
+from hetsim.errors import UsageError
 
 if TYPE_CHECKING:
     from abs_sgd.runtime.keeping import Keeping
@@ -39,18 +39,6 @@ if TYPE_CHECKING:
     from abs_sgd.update import UpdateRule
 
 __all__ = ["Job", "LiveRun", "RankFailedError", "launch", "read"]
-
-STOP_BY_ITSELF_S = (
-    4.0  # what is left of a run whose rank failed sees the broken connection at once, or at its next poll
-)
-STOP_ON_SIGNAL_S = 2.0  # with the four seconds above and process start-up well under ten [our choice]
-LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-
-
-class RankFailedError(SimulationError):
-    """A rank of a live run failed or died; the message names it. `again`: a new attempt may go better, as after a death."""
-
-    again = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,18 +181,21 @@ def _run_all(job: Job) -> None:
         context.Process(target=_rank_process, args=(job, rank, steps), name=f"rank {rank}", daemon=True)
         for rank in range(job.cluster.n)
     ]
-    for rank in range(job.cluster.n):
-        _error_file(job.folder, rank).unlink(missing_ok=True)
+    processes.forget_words(job.folder, len(ranks))
+
+    def codes() -> list[int | None]:
+        return [p.exitcode for p in ranks if p.pid is not None]
+
     try:
         with _environment({"OMP_NUM_THREADS": "1"}):
             for process in ranks:
                 process.start()
-        failed = _watch(ranks)
+        failed = processes.watch(codes)
     finally:
-        _end(ranks)
+        processes.end([p for p in ranks if p.pid is not None], codes)
     if failed:
         _tidy(job)
-        raise _verdict(job, names, [p.exitcode for p in ranks], failed, list(steps))
+        raise _verdict(job, names, codes(), failed, list(steps))
 
 
 @contextmanager
@@ -221,60 +212,18 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _watch(ranks: Sequence[Any]) -> list[int]:
-    """Wait until all have ended; after the first failure those that are left have a moment. Ranks in the order in which they failed."""
-    failed: list[int] = []
-    until = float("inf")
-    while True:
-        codes = [p.exitcode for p in ranks]  # asked once a round: a sentinel may be ready before the exit code is
-        for rank, code in enumerate(codes):
-            if code and rank not in failed:
-                failed.append(rank)
-                until = min(until, time.monotonic() + STOP_BY_ITSELF_S)
-        left = [p.sentinel for p, code in zip(ranks, codes, strict=True) if code is None]
-        patience = None if until == float("inf") else until - time.monotonic()
-        if not left or (patience is not None and patience <= 0):
-            break
-        wait(left, patience)
-    return failed
-
-
-def _end(ranks: Sequence[Any]) -> None:
-    """No process is left behind."""
-    started = [p for p in ranks if p.pid is not None]
-    for process in started:
-        if process.exitcode is None:
-            process.terminate()
-    until = time.monotonic() + STOP_ON_SIGNAL_S
-    for process in started:
-        process.join(max(0.0, until - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-
-
 def _verdict(
-    job: Job, names: Sequence[str], codes: Sequence[int | None], failed: Sequence[int], steps: list[int]
+    job: Job, names: Sequence[str], codes: Sequence[int | None], failed: Sequence[int], steps: Sequence[int]
 ) -> RankFailedError:
-    """Which rank broke the run: one that died without a word, else one whose own error it was, else the first."""
     from abs_sgd.checkpoint import last_checkpoint
 
-    said = {rank: _error_of(job.folder, rank) for rank in failed}
-    silent = [rank for rank in failed if said[rank] is None]
-    own = [rank for rank in failed if (error := said[rank]) is not None and not error["peer"]]
-    culprit = [*silent, *own, *failed][0]
-    error, code = said[culprit], codes[culprit]
-    if error is not None:
-        what = f"failed: {error['message']}"
-    elif code is not None and code < 0:
-        what = f"was killed by {signal.Signals(-code).name}"
-    else:
-        what = f"ended with exit code {code}"
+    broke = processes.culprit(job.folder, failed, codes)
     saved = f"; {last_checkpoint(job.keeping.folder)}" if job.keeping else ""
     verdict = RankFailedError(
-        f"rank {culprit} ({names[culprit]}) {what}; its last update was {steps[culprit]}{saved}; the run has stopped, no process is left"
+        f"rank {broke.rank} ({names[broke.rank]}) {broke.what}; its last update was {steps[broke.rank]}{saved}; the run has stopped, no "
+        "process is left"
     )
-    verdict.again = error is None or not error["final"]
+    verdict.again = broke.again
     return verdict
 
 
@@ -288,17 +237,6 @@ def _tidy(job: Job) -> None:
         path.unlink()
 
 
-def _error_file(folder: str, rank: int) -> Path:
-    return Path(folder, f"rank-{rank}.error.json")
-
-
-def _error_of(folder: str, rank: int) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(_error_file(folder, rank).read_text()))
-    except FileNotFoundError:
-        return None
-
-
 # ---- a rank process ------------------------------------------------------------------------------------------------------
 
 
@@ -308,16 +246,7 @@ def _rank_process(job: Job, rank: int, steps: Any) -> None:
     try:
         _run(job, rank, steps)
     except BaseException as error:
-        from abs_sgd.runtime.wire import PeerLostError
-
-        peer = isinstance(error, PeerLostError)
-        message = str(error) if isinstance(error, HetsimError) else f"{type(error).__name__}: {error}"
-        _write_text(
-            _error_file(job.folder, rank),
-            json.dumps(
-                {"rank": rank, "peer": peer, "final": isinstance(error, HetsimError) and not peer, "message": message}
-            ),
-        )
+        processes.leave_word(job.folder, rank, error)
         os._exit(1)  # a group with a broken connection may hang while it is taken down
     os._exit(0)
 

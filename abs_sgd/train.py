@@ -30,9 +30,9 @@ import torch.distributed as dist
 from abs_sgd import workloads
 from abs_sgd.checkpoint import last_checkpoint, newest
 from abs_sgd.devices import BACKENDS, DEVICES, FOREVER, device_of, identity, join, refuse_shared_gpus
-from abs_sgd.launch import LOOPBACK
 from abs_sgd.predictor import rule_of
 from abs_sgd.presence import ASSEMBLE_S, Presence, assemble, say
+from abs_sgd.processes import LOOPBACK
 from abs_sgd.run_folder import facts_of, write_run
 from abs_sgd.runtime.keeping import CHECKPOINTS, Keeping, keeping_of
 from abs_sgd.runtime.run import Limits, Pacing, check_live, meet, run_rank

@@ -18,14 +18,13 @@ import torch.distributed as dist
 
 from abs_sgd.checkpoint import newest, prune, read_share, seal, state_of, write_share
 from abs_sgd.devices import FOREVER
+from abs_sgd.processes import leave_word
 from abs_sgd.replay.cuts import Cut, cuts
 from abs_sgd.replay.job import CHECKPOINTS, TEACHER, Job, task_of, write
 from abs_sgd.replay.operations import Make, Orders
 from abs_sgd.replay.orders import make_orders
 from abs_sgd.replay.rank import RankRun
-from abs_sgd.runtime.wire import PeerLostError
 from abs_sgd.update import State
-from hetsim.errors import HetsimError
 from hetsim.schedule import Schedule
 from hetsim.schedule.store import load
 
@@ -39,9 +38,7 @@ def main(folder: Path, rank: int, port: int, jobs: list[Path]) -> None:
         for number, job in enumerate(jobs):
             _do(folder, rank, number, job, dist.PrefixStore(str(number), store))  # type: ignore[attr-defined]
     except BaseException as error:
-        message = str(error) if isinstance(error, HetsimError) else f"{type(error).__name__}: {error}"
-        said = {"peer": isinstance(error, PeerLostError | dist.DistError), "message": message}
-        write(folder / f"rank-{rank}.error.json", said)
+        leave_word(folder, rank, error)
         os._exit(1)  # a group with a broken connection may hang while it is taken down
     os._exit(0)
 

@@ -6,24 +6,17 @@ none outlives it. After the first that fails the others have a moment to end by 
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
 
 from abs_sgd.checkpoint import last_checkpoint
-from abs_sgd.launch import LOOPBACK, RankFailedError
+from abs_sgd.processes import LOOPBACK, RankFailedError, culprit, end, watch, word_of
 from abs_sgd.replay.job import CHECKPOINTS
-
-POLL_S = 0.05  # [our choice]
-STOP_BY_ITSELF_S = 4.0  # those that wait for the lost rank see the broken connection at once
-STOP_ON_SIGNAL_S = 2.0  # with the four seconds above well under ten [our choice]
 
 
 def run_ranks(folder: Path, jobs: Sequence[Path], names: Sequence[Sequence[str]]) -> None:
@@ -35,14 +28,21 @@ def run_ranks(folder: Path, jobs: Sequence[Path], names: Sequence[Sequence[str]]
         stale.unlink()
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     processes: list[subprocess.Popen[bytes]] = []
+
+    def codes() -> list[int | None]:
+        return [p.poll() for p in processes]
+
     try:
         for rank in range(max(len(n) for n in names)):
             processes.append(_start(folder, rank, store.port, jobs))
-        failed = _watch(processes)
+        failed = watch(codes)
     finally:
-        _end(processes)
+        end(processes, codes)
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
     if failed:
-        raise RankFailedError(_verdict(folder, jobs, names, [p.returncode for p in processes], failed))
+        raise RankFailedError(_verdict(folder, jobs, names, codes(), failed))
 
 
 def _start(folder: Path, rank: int, port: int, jobs: Sequence[Path]) -> subprocess.Popen[bytes]:
@@ -61,38 +61,6 @@ def _start(folder: Path, rank: int, port: int, jobs: Sequence[Path]) -> subproce
     return process
 
 
-def _watch(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-    """Ranks that failed, in the order in which they did."""
-    failed: list[int] = []
-    until = float("inf")
-    while any(p.poll() is None for p in processes) and time.monotonic() < until:
-        _note(processes, failed)
-        if failed:
-            until = min(until, time.monotonic() + STOP_BY_ITSELF_S)
-        time.sleep(POLL_S)
-    _note(processes, failed)
-    return failed
-
-
-def _note(processes: Sequence[subprocess.Popen[bytes]], failed: list[int]) -> None:
-    failed += [rank for rank, p in enumerate(processes) if p.poll() not in (None, 0) and rank not in failed]
-
-
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.terminate()
-    until = time.monotonic() + STOP_ON_SIGNAL_S
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
-
-
 def _verdict(
     folder: Path,
     jobs: Sequence[Path],
@@ -100,25 +68,15 @@ def _verdict(
     codes: Sequence[int | None],
     failed: Sequence[int],
 ) -> str:
-    """Which rank broke the run: one that died without a word, else one whose own error it was, else the first."""
-    said = {rank: _error_of(folder, rank) for rank in failed}
-    silent = [rank for rank in failed if said[rank] is None]
-    own = [rank for rank in failed if (error := said[rank]) is not None and not error["peer"]]
-    culprit = [*silent, *own, *failed][0]
-    error, code = said[culprit], codes[culprit]
-    if error is not None:
-        what = f"failed: {error['message']}"
-    elif code is not None and code < 0:
-        what = f"was killed by {signal.Signals(-code).name}"
-    else:
-        what = f"ended with exit code {code}: {_last_line(folder / f'rank-{culprit}.log')}"
-    number, updates = _last_update(folder, culprit)
+    broke = culprit(folder, failed, codes)
+    what = broke.what
+    if (codes[broke.rank] or 0) > 0 and word_of(folder, broke.rank) is None:
+        what += f": {_last_line(folder / f'rank-{broke.rank}.log')}"
+    number, updates = _last_update(folder, broke.rank)
     which = f" of run {number + 1} of {len(jobs)}" if len(jobs) > 1 else ""
-    name = next(n[culprit] for n in (names[number], *names) if culprit < len(n))
-    return (
-        f"rank {culprit} ({name}) {what}; its last update was {updates}{which}; {last_checkpoint(jobs[number] / CHECKPOINTS)}; "
-        "the replay has stopped, no process is left"
-    )
+    name = next(n[broke.rank] for n in (names[number], *names) if broke.rank < len(n))
+    saved = last_checkpoint(jobs[number] / CHECKPOINTS)
+    return f"rank {broke.rank} ({name}) {what}; its last update was {updates}{which}; {saved}; the replay has stopped, no process is left"
 
 
 def _last_update(folder: Path, rank: int) -> tuple[int, int]:
@@ -128,13 +86,6 @@ def _last_update(folder: Path, rank: int) -> tuple[int, int]:
     except (FileNotFoundError, ValueError):  # none yet; killed while it wrote
         return 0, 0
     return int(number), int(updates)
-
-
-def _error_of(folder: Path, rank: int) -> dict[str, object] | None:
-    try:
-        return dict(json.loads((folder / f"rank-{rank}.error.json").read_text()))
-    except FileNotFoundError:
-        return None
 
 
 def _last_line(log: Path) -> str:

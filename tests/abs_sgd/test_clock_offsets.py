@@ -12,7 +12,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abs_sgd.launch import LOOPBACK, _tcp_store
+from abs_sgd.launch import _tcp_store
+from abs_sgd.processes import LOOPBACK
 from abs_sgd.runtime.offsets import causal, clock_offsets, machine
 from abs_sgd.runtime.record import RankLog
 from abs_sgd.runtime.run import schedule_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from concurrent.futures import Future
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from abs_sgd.launch import _watch
 from abs_sgd.runtime.pacing import Pace, TooSlowError
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.run import schedule_of
@@ -179,25 +177,3 @@ def test_a_pace_is_the_profiles_time_or_an_error(monkeypatch: pytest.MonkeyPatch
     assert np.allclose(slept, [0.75, 1.4])
     with pytest.raises(TooSlowError, match=r"slow: 10 samples took 1\.2 s here, the profile gives them 1 s"):
         pace.keep(10, 10.0, 11.2)
-
-
-class FakeProcess:
-    """Ends with `code`, seen only when asked for the `asks`-th time although its sentinel is ready before; None: never ends."""
-
-    def __init__(self, code: int | None, asks: int = 0) -> None:
-        self.code, self.asks = code, asks
-        self.sentinel, self.other_end = os.pipe()
-        if code is not None:
-            os.close(self.other_end)
-
-    @property
-    def exitcode(self) -> int | None:
-        self.asks -= 1
-        return self.code if self.asks < 0 else None
-
-
-@pytest.mark.parametrize("asks", range(5))
-def test_a_failure_is_seen_whenever_its_exit_code_comes(asks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abs_sgd.launch.STOP_BY_ITSELF_S", 0.05)
-    assert _watch([FakeProcess(None), FakeProcess(1, asks), FakeProcess(0, asks)]) == [1]
-    assert _watch([FakeProcess(0, asks), FakeProcess(0)]) == []
