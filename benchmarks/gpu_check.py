@@ -283,7 +283,8 @@ def deviation(run: Any, chosen: Cluster, on: str, dtype: str, rule: Any) -> floa
 def attempt(name: str, command: Sequence[str], limit_s: float) -> Outcome:
     """Run a step's process; its last line is what the table says. Ended with all it started when its time is up."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # as the ranks of a run have it
+    environment |= {"NVIDIA_TF32_OVERRIDE": "0", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     start_s = time.monotonic()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True

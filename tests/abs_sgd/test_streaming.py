@@ -22,7 +22,7 @@ from abs_sgd.runtime.computing import Passes
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.run import Pacing
 from abs_sgd.runtime.streaming import Stream, buckets_of
-from abs_sgd.runtime.wire import Wire
+from abs_sgd.runtime.wire import PeerLostError, Wire
 from abs_sgd.update import State
 from abs_sgd.workloads.digits import digits_mlp
 from abs_sgd.workloads.user import user_task
@@ -116,6 +116,27 @@ def test_a_parameter_that_a_pass_does_not_use_holds_nothing_up_for_ever() -> Non
     whole_P = torch.zeros_like(buffer_P)
     Passes(task, model, 0, None).add(0, 8, whole_P)
     assert torch.equal(torch.cat(wire.sent[::-1]), whole_P) and whole_P.any()
+
+
+@pytest.mark.usefixtures("small_buckets")
+def test_a_peer_that_is_lost_in_the_middle_of_a_backward_pass_is_named() -> None:
+    model, work = parts()
+    whole_P = torch.zeros(model.size, dtype=torch.float64)
+    work.add(0, 4, whole_P)
+    wire = Noting(model)
+    note = wire.send
+
+    def send(part: Tensor) -> None:
+        if len(wire.sent) == 2:
+            raise PeerLostError("all-reduce 0 failed on rank 0: connection reset")
+        note(part)
+
+    wire.send = send  # type: ignore[method-assign]
+    with pytest.raises(PeerLostError, match="connection reset"):
+        work.add(0, 4, wire.buffer(), Stream(wire, wire.buffer(), model.gradient_P))
+    again_P = torch.zeros(model.size, dtype=torch.float64)
+    work.add(0, 4, again_P)  # no hook is left
+    assert torch.equal(again_P, whole_P) and len(wire.sent) == 2
 
 
 def test_a_paced_pass_sends_buckets_when_the_profiles_pass_would_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
