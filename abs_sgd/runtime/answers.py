@@ -65,15 +65,12 @@ class Answers:
         for place, computed in self._later:
             self.values[place] = computed.seconds
         self._later.clear()
-        return {
-            "codes": torch.frombuffer(bytearray(self.codes), dtype=torch.uint8) if self.codes else torch.empty(0),
-            "values": torch.tensor(self.values, dtype=torch.float64),
-        }
+        return {"codes": copied(self.codes, torch.uint8), "values": copied(self.values, torch.float64)}
 
     @classmethod
     def of(cls, plain: Mapping[str, Tensor]) -> Answers:
         """The opposite of `plain`."""
-        return cls(bytes(plain["codes"].to(torch.uint8).numpy()), plain["values"].numpy().tobytes())
+        return cls(plain["codes"].numpy().tobytes(), plain["values"].numpy().tobytes())
 
     def computed(self) -> Iterator[int]:
         """Samples of every pass that had some."""
@@ -121,6 +118,12 @@ class Answers:
             elif kind not in NOTHING:
                 answer = next(values)
             yield kind, answer
+
+
+def copied(data: bytes | bytearray | array[float], dtype: torch.dtype) -> Tensor:
+    """The numbers of a buffer as a tensor of its own."""
+    held = bytearray(data) if isinstance(data, bytes | bytearray) else bytearray(data.tobytes())
+    return torch.frombuffer(held, dtype=dtype) if held else torch.empty(0, dtype=dtype)
 
 
 def _flat(reduced: cmd.Reduced) -> list[float]:

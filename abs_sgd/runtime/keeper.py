@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from abs_sgd.checkpoint import plain_of, prune, seal, state_of, write_share
-from abs_sgd.runtime.answers import Answers
+from abs_sgd.runtime.answers import Answers, copied
 from abs_sgd.runtime.keeping import Keeping, Kept
 from abs_sgd.runtime.noise import NoiseLog
 from abs_sgd.runtime.rank import LiveRank, Version
@@ -71,11 +71,12 @@ class Keeper:
         self.wait()
         desk = live.dispenser.desk()
         held = self._held(live)
-        parts, keeping = list(self.parts), self.keeping
+        parts, seen_s, keeping = list(self.parts), dict(live.log.seen_s), self.keeping
 
         def write() -> None:
             held["ranges"], held["reach"] = desk()
-            held["rows"] = _bytes(np.concatenate(parts).tobytes() if parts else b"")
+            held["rows"] = copied(np.concatenate(parts).tobytes() if parts else b"", torch.uint8)
+            held["seen"] = torch.from_numpy(np.array(list(seen_s.items()), np.float64).reshape(-1, 2))
             write_share(keeping.folder, update, self.rank, held)
             if seal(keeping.folder, update, self.world, {"run": keeping.run, "job": keeping.job}) is not None:
                 prune(keeping.folder)
@@ -119,9 +120,8 @@ class Keeper:
             "flying": [self._flying(live, number) for number in self.open],
             "noise": asdict(live.noise),
             "answers": self.answers.plain(),
-            "polls": _bytes(log.polls),
-            "outcomes": torch.tensor(log.outcomes, dtype=torch.float64),
-            "seen": torch.tensor(list(log.seen_s.items()), dtype=torch.float64).reshape(-1, 2),
+            "polls": copied(log.polls, torch.uint8),
+            "outcomes": copied(log.outcomes, torch.float64),
             "before": list(self.before),
             "time_s": time_s,
         }
@@ -205,7 +205,3 @@ def _moved(held: Any, device: str) -> Any:
     if isinstance(held, dict):
         return {name: _moved(value, device) for name, value in held.items()}
     return tuple(_moved(value, device) for value in held) if isinstance(held, tuple) else held
-
-
-def _bytes(data: bytes | bytearray) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

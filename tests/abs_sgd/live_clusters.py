@@ -11,6 +11,7 @@ from abs_sgd.launch import LiveRun
 from abs_sgd.replay.inprocess import InProcess
 from abs_sgd.update import State, UpdateRule
 from abs_sgd.workloads.digits import digits_mlp
+from abs_sgd.workloads.task import Task
 from hetsim.cluster.spec import Cluster, Link, Network, Training, Worker, Workload
 from hetsim.schedule import Kind
 
@@ -32,10 +33,10 @@ def two_workers(speeds: tuple[float, ...] = SPEEDS, **training: object) -> Clust
     )
 
 
-def deviation(run: LiveRun, rule: UpdateRule = RULE) -> float:
+def deviation(run: LiveRun, rule: UpdateRule = RULE, task: Task | None = None) -> float:
     """Largest distance, over the ranks, of the live parameters from those that the run's own Schedule gives, over their norm."""
     schedule, seen = run.schedule, {}  # type: ignore[var-annotated]
-    task = digits_mlp(dtype=run.parameters_P.dtype)
+    task = task or digits_mlp(dtype=run.parameters_P.dtype)
     InProcess(schedule, task, seed=schedule.header.seed).train(rule, observe=seen.__setitem__)
     ends: list[State] = []
     for rank in range(schedule.n):

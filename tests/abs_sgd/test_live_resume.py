@@ -10,13 +10,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from live_clusters import FLOAT64, RULE, deviation, two_workers
 
+from abs_sgd import workloads
 from abs_sgd.launch import LiveRun, RankFailedError, launch
 from abs_sgd.runtime.run import Pacing
 from hetsim.algorithms import make
@@ -151,6 +154,26 @@ def test_ten_random_moments(number: int, tmp_path: Path) -> None:
     run = kill_and_go_on(tmp_path, algorithm, options, luck.randrange(2), luck.uniform(0.0, 1.5))
     assert len(run.resumed) == 1
     assert_one_run(run, algorithm, options)
+
+
+@pytest.mark.slow
+def test_statistics_and_dropout_of_a_users_model_go_on_too(tmp_path: Path) -> None:
+    """BatchNorm's statistics belong to a replica; dropout is drawn by sample."""
+    cluster = two_workers(SPEEDS)
+    own = replace(
+        cluster.workload, name="own", model="mixing_net:model", dataset="mixing_net:data", dataset_samples=300
+    )
+    cluster = replace(cluster, workload=own)
+    killer = Killer(tmp_path, victim=0, after_s=0.4)
+    killer.start()
+    run = launch(
+        cluster, "abs-sgd", task_options=FLOAT64, rule=RULE, samples=SAMPLES // 12 * 12, pacing=PACED, folder=tmp_path,
+        checkpoint_every=EVERY, restarts=1,
+    )  # fmt: skip
+    killer.join()
+    assert killer.killed_s > 0.0 and len(run.resumed) == 1
+    assert check(run.schedule).applied == SAMPLES // 12 * 12
+    assert deviation(run, task=workloads.get(own, dtype=torch.float64)) <= 1e-12
 
 
 @pytest.mark.slow

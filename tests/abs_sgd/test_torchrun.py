@@ -140,6 +140,28 @@ def test_a_world_that_does_not_fit_is_refused_by_all_and_said_once(tmp_path: Pat
     assert "abs_sgd/train.py" not in said  # in no traceback; torchrun shows its own
 
 
+@pytest.mark.slow
+def test_without_torchrun_a_rank_that_never_comes_is_named_by_the_one_that_did(tmp_path: Path) -> None:
+    """The plain variables are enough, as a batch system sets them; rank 0 then serves the store."""
+    (tmp_path / "two.yaml").write_text(PROFILE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "abs_sgd", "two.yaml", "-a", "s-sgd", "-o", "out", "--assemble-s", "2"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **place}, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("rank 0 (a) failed: rank 1 (b) did not come up within 2 s")
+
+
 def test_a_rank_by_itself_says_how_it_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
