@@ -214,8 +214,25 @@ def _pair(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> 
         predicted=_figures(setup, predicted.schedule, curve),
         measured=_figures(setup, measured.schedule, lived),
         replay_deviation=deviation,
+        late_passes=_late(setup, measured.schedule),
     )
     return Pair(predicted=predicted, measured=measured, curves={"predicted": curve, "measured": lived}), run
+
+
+def _late(setup: Setup, schedule: Schedule) -> dict[str, int]:
+    """Passes that took longer than the profile allows; a word where there were any."""
+    from abs_sgd.runtime.pacing import lateness
+
+    found = lateness(schedule, setup.cluster, setup.pace_tolerance)
+    late = {name: each for name, each in found.items() if each.late}
+    if late:
+        named = ", ".join(f"{each.late} of {each.passes} of {name}" for name, each in late.items())
+        worst_s = max(each.worst_s for each in late.values())
+        setup.said.append(
+            f"{schedule.header.algorithm}, seed {schedule.header.seed}: this machine was late with passes ({named}; at worst by "
+            f"{1000 * worst_s:.0f} ms more than allowed)"
+        )
+    return {name: each.late for name, each in found.items()}
 
 
 def _named(schedule: Schedule, setup: Setup, algorithm: Algorithm, seed: int) -> Result:

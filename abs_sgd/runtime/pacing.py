@@ -2,26 +2,38 @@
 
 The time of a pass is the simulator's: the worker's line, table or trace, its luck, and the slow-downs of the clock time at which it runs.
 What a collective in flight costs a pass (`overlap_slowdown`) is not added: beside a real collective it is there already.
+
+A pass that ends a little late (a sleep that lasted longer than asked for, a busy machine) is made up for by the next ones, up to
+`ALLOWANCE_S`, so that passes take the profile's time in the mean. A worker that is late again and again cannot be emulated here.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 
-from hetsim.cluster.spec import Worker
+import numpy as np
+
+from hetsim.cluster.spec import Cluster, Worker
 from hetsim.compute import SpeedProfile, WorkTimer
 from hetsim.errors import SimulationError
+from hetsim.schedule import Kind, Schedule
 
-SHORTEST_S = 1e-3  # a pass late by less says nothing: timers and schedulers are no finer [our choice]
+ALLOWANCE_S = 5e-3  # a pass late by less says nothing: what a scheduler takes from a process now and then [our choice]
+WINDOW = 10  # passes whose median tells a slow worker from a busy moment [our choice]
+LEAST = 5  # passes it takes to say so: a run of few updates has no more [our choice]
 
 
 class TooSlowError(SimulationError):
-    """This machine cannot do a pass in the time that the profile gives it."""
+    """This machine cannot do a worker's passes in the time that the profile gives them."""
 
 
 class Pace:
-    """The profile's times of one worker. `tolerance`: share by which a pass may take longer; `backward_share`: of a pass that streams."""
+    """The profile's times of one worker. `tolerance`: share by which a pass may take longer, beside `ALLOWANCE_S`; `backward_share`: of a
+    pass that streams."""
 
     def __init__(
         self, worker: Worker, seed: int, quantum_samples: int, tolerance: float, backward_share: float = 0.0
@@ -31,6 +43,8 @@ class Pace:
         self.backward_share = backward_share
         self._timer = WorkTimer(worker, seed, quantum_samples)
         self._speed = SpeedProfile(worker.slowdowns)
+        self._last: deque[float] = deque(maxlen=WINDOW)  # seconds later than allowed
+        self._owed_s = 0.0
 
     def catch_up(self, passes: Iterable[int]) -> None:
         """Go on after passes of so many samples each, whose luck is spent."""
@@ -45,34 +59,79 @@ class Pace:
         left: Sequence[float] = (),
         send: Callable[[], None] | None = None,
     ) -> None:
-        """Sleep until a pass begun at `start_s` has taken its profile's time. Raises TooSlowError.
+        """Sleep until a pass begun at `start_s` has taken its profile's time. Raises TooSlowError where the last passes were all in all
+        too late.
 
         `left`: shares of the last pass's gradients that are still to come when a bucket is complete; `send` is called at each such
         time, as in the simulator: the real pass, which is shorter, is over by then.
         """
         work_s, last_s = self._timer.next(samples)
         end_s = self._speed.finish(start_s, work_s)
-        took_s = now_s - start_s
+        self._judge(samples, end_s - start_s, now_s - start_s)
         for share in left:
             assert send is not None
             due_s = self._speed.finish(start_s, work_s - self.backward_share * last_s * share)
-            now_s = _sleep(now_s, due_s)
+            now_s = _sleep(now_s, due_s - self._owed_s)
             before_s = time.monotonic()
             send()
             now_s += time.monotonic() - before_s
-        if now_s <= end_s:
-            _sleep(now_s, end_s)
-            return
-        given_s = end_s - start_s
-        if took_s > given_s * (1.0 + self.tolerance) + SHORTEST_S:
+        until_s = end_s - self._owed_s
+        self._owed_s = min(max(_sleep(now_s, until_s) - until_s, 0.0), ALLOWANCE_S)
+
+    def _judge(self, samples: int, given_s: float, took_s: float) -> None:
+        over_s = took_s - given_s * (1.0 + self.tolerance) - ALLOWANCE_S
+        self._last.append(over_s)
+        if over_s > 0 and len(self._last) >= LEAST and median(self._last) > 0:
+            late = sum(over > 0 for over in self._last)
             raise TooSlowError(
-                f"{self.worker.name}: {samples} samples took {took_s:.3g} s here, the profile gives them {given_s:.3g} s: this profile "
-                "cannot be emulated on this machine (slower workers, a smaller model, fewer ranks, or a larger tolerance)"
+                f"{self.worker.name}: {samples} samples took {took_s:.3g} s here, the profile gives them {given_s:.3g} s; {late} of its "
+                f"last {len(self._last)} passes were too late: this profile cannot be emulated on this machine (slower workers, a smaller "
+                "model, fewer ranks, or a larger tolerance)"
             )
 
 
 def _sleep(now_s: float, until_s: float) -> float:
-    """The time after it."""
-    if until_s > now_s:
-        time.sleep(until_s - now_s)
-    return max(now_s, until_s)
+    """The time after it, which may be later."""
+    if until_s <= now_s:
+        return now_s
+    before_s = time.monotonic()
+    time.sleep(until_s - now_s)
+    return now_s + time.monotonic() - before_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """Of one worker: how many passes a run had, how many ended later than allowed, and by how much the latest did."""
+
+    passes: int
+    late: int
+    worst_s: float
+
+
+def lateness(schedule: Schedule, cluster: Cluster, tolerance: float) -> Mapping[str, Late]:
+    """By worker: the passes of a paced run that took longer than the profile gives them, `tolerance` and `ALLOWANCE_S` allowed."""
+    out: dict[str, Late] = {}
+    for worker in cluster.workers:
+        timer = WorkTimer(worker, schedule.header.seed, cluster.training.micro_batch_samples)
+        speed = SpeedProfile(worker.slowdowns)
+        over: list[float] = []
+        for samples, start_s, end_s in _passes(schedule, worker.rank):
+            given_s = speed.finish(start_s, timer.next(samples)[0]) - start_s
+            over.append(end_s - start_s - given_s * (1.0 + tolerance) - ALLOWANCE_S)
+        late = [each for each in over if each > 0]
+        out[worker.name] = Late(passes=len(over), late=len(late), worst_s=max(late, default=0.0))
+    return out
+
+
+def _passes(schedule: Schedule, rank: int) -> list[tuple[int, float, float]]:
+    """(samples, start, end). A batch handed out in two pieces is two rows, the second of which starts where the first ends."""
+    out: list[tuple[int, float, float]] = []
+    rows = np.flatnonzero((schedule.kind == Kind.GRAD) & (schedule.worker == rank))
+    for samples, start_s, end_s in zip(
+        schedule.samples[rows].tolist(), schedule.start_s[rows].tolist(), schedule.end_s[rows].tolist(), strict=True
+    ):
+        if out and out[-1][2] == start_s:
+            out[-1] = (out[-1][0] + samples, out[-1][1], end_s)
+        else:
+            out.append((samples, start_s, end_s))
+    return out

@@ -21,6 +21,9 @@ def validate(
     runs: int = typer.Option(1, "--runs", min=1, max=5, metavar="N", help="Runs, on paired seeds."),
     updates: int = typer.Option(60, "--updates", min=2, metavar="K", help="Updates of each run."),
     period_tolerance: float = typer.Option(0.05, "--period-tolerance", min=0.0, metavar="X", help="Time per update."),
+    median_tolerance: float = typer.Option(
+        0.02, "--median-tolerance", min=0.0, metavar="X", help="Time per update, median of several runs."
+    ),
     share_tolerance: float = typer.Option(0.05, "--share-tolerance", min=0.0, metavar="X", help="Shares of samples."),
     time_tolerance: float = typer.Option(0.10, "--time-tolerance", min=0.0, metavar="X", help="Time to target."),
     pace_tolerance: float = typer.Option(
@@ -51,7 +54,9 @@ def validate(
 
     folder = export.check_folder(output, False)
     loaded = arg.read_profile(profile, overrides)
-    tolerances = agreement.Tolerances(period=period_tolerance, share=share_tolerance, time=time_tolerance)
+    tolerances = agreement.Tolerances(
+        period=period_tolerance, period_median=median_tolerance, share=share_tolerance, time=time_tolerance
+    )
     with progress_bar("running") as progress:
         found = run(
             loaded,

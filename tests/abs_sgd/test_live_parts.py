@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_clusters import two_workers
 
-from abs_sgd.runtime.pacing import Pace, TooSlowError
+from abs_sgd.runtime.pacing import ALLOWANCE_S, Pace, TooSlowError, lateness
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.run import schedule_of
 from abs_sgd.runtime.samples import Clerk, SampleDispenser, SharedCount
@@ -159,10 +160,8 @@ def test_own_steps_are_states_of_their_own() -> None:
         merge(logs[1:])
 
 
-def test_a_pace_is_the_profiles_time_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr("abs_sgd.runtime.pacing.time.sleep", slept.append)
-    worker = Worker(
+def slow_worker() -> Worker:
+    return Worker(
         rank=0,
         name="slow",
         group="g",
@@ -170,10 +169,97 @@ def test_a_pace_is_the_profiles_time_or_an_error(monkeypatch: pytest.MonkeyPatch
         samples_per_s=10.0,
         slowdowns=(Slowdown(at_s=5.0, until_s=7.0, factor=2.0),),
     )
-    pace = Pace(worker, 0, 4, tolerance=0.1)
+
+
+class Sleeper:
+    """A clock that only sleeping moves; every sleep takes `longer_s` more than asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, longer_s: float = 0.0) -> None:
+        self.slept: list[float] = []
+        self.now_s, self.longer_s = 0.0, longer_s
+        monkeypatch.setattr("abs_sgd.runtime.pacing.time.sleep", self.sleep)
+        monkeypatch.setattr("abs_sgd.runtime.pacing.time.monotonic", lambda: self.now_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds + self.longer_s
+
+
+def test_a_pace_is_the_profiles_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = Sleeper(monkeypatch)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
     pace.keep(10, 1.0, 1.25)  # a second's work
     pace.keep(10, 4.5, 4.6)  # half of it at half speed
     pace.keep(10, 8.0, 9.05)  # late, within the tolerance
-    assert np.allclose(slept, [0.75, 1.4])
-    with pytest.raises(TooSlowError, match=r"slow: 10 samples took 1\.2 s here, the profile gives them 1 s"):
+    assert np.allclose(sleeper.slept, [0.75, 1.4])
+
+
+def test_passes_that_overslept_are_made_up_for_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = Sleeper(monkeypatch, longer_s=0.002)
+    pace, n = Pace(slow_worker(), 0, 4, tolerance=0.1), 50
+    for _ in range(n):
+        start_s = sleeper.now_s = sleeper.now_s if sleeper.now_s > 8.0 else 8.0  # after the slow-down
+        sleeper.now_s += 0.001
+        pace.keep(10, start_s, sleeper.now_s)
+    assert sleeper.now_s - 8.0 == pytest.approx(n * 1.0 + 0.002, abs=1e-9)  # the last one's is still owed
+
+
+def test_what_is_made_up_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = Sleeper(monkeypatch)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
+    pace.keep(10, 8.0, 9.5)  # half a second late
+    pace.keep(10, 10.0, 10.2)
+    pace.keep(10, 11.0, 11.2)
+    assert np.allclose(sleeper.slept, [0.8 - ALLOWANCE_S, 0.8])
+
+
+def test_a_moment_is_forgiven_and_a_slow_worker_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    Sleeper(monkeypatch)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
+    late, within = 1.1 + ALLOWANCE_S + 1e-6, 1.1 + ALLOWANCE_S - 1e-3
+    for took_s in [within, late] * 20:  # half of them: a busy machine
+        pace.keep(10, 10.0, 10.0 + took_s)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
+    for _ in range(4):
         pace.keep(10, 10.0, 11.2)
+    told = r"slow: 10 samples took 1\.2 s here, the profile gives them 1 s; 5 of its last 5 passes were too late: this profile cannot"
+    with pytest.raises(TooSlowError, match=told):
+        pace.keep(10, 10.0, 11.2)
+
+
+@pytest.mark.parametrize("once_fast", [10, 1000])
+def test_a_worker_that_grows_slow_is_found_however_long_it_was_not(
+    once_fast: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Sleeper(monkeypatch)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
+    for _ in range(once_fast):
+        pace.keep(10, 10.0, 10.5)
+    for _ in range(5):
+        pace.keep(10, 10.0, 11.2)
+    with pytest.raises(TooSlowError, match="6 of its last 10"):
+        pace.keep(10, 10.0, 11.2)
+
+
+def test_late_passes_are_counted_from_the_schedule_alone() -> None:
+    cluster = two_workers((10.0, 20.0))
+    rows = [
+        (0, 0.0, 1.0, 10),
+        (0, 1.5, 2.0, 5),
+        (0, 2.0, 2.7, 5),
+        (0, 3.0, 4.1, 10),
+        (1, 0.0, 0.5, 10),
+        (1, 0.6, 1.1, 10),
+    ]
+    log = [RankLog(0), RankLog(1)]
+    for rank, start_s, end_s, samples in rows:
+        log[rank].add(Kind.GRAD, start_s, end_s, state=0, slot=0, samples=samples, first=0)
+    header = Header(algorithm="s-sgd", options={}, seed=0, workers=("w0", "w1"), dataset_samples=100, origin="measured")
+    schedule = schedule_of(log, header)
+    found = lateness(schedule, cluster, 0.1)
+    assert (found["w0"].passes, found["w0"].late) == (
+        3,
+        1,
+    )  # 1.2 s for a batch in two pieces; 1.1 s is within the tolerance
+    assert found["w0"].worst_s == pytest.approx(0.1 - ALLOWANCE_S)
+    assert (found["w1"].passes, found["w1"].late, found["w1"].worst_s) == (2, 0, 0.0)

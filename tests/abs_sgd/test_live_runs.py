@@ -81,9 +81,11 @@ def test_paced_workers_take_their_profiles_time() -> None:
     check(schedule)
     grads = schedule.rows(Kind.GRAD)
     given_s = schedule.samples[grads] / np.array(SPEEDS)[schedule.worker[grads]]
-    whole = schedule.samples[grads] == 4  # an epoch's end may cut a micro-batch in two
-    assert whole.sum() >= UPDATES
-    assert (schedule.end_s[grads] - schedule.start_s[grads] >= given_s - 1e-6)[whole].all()
+    took_s = schedule.end_s[grads] - schedule.start_s[grads]
+    assert len(grads) >= UPDATES and took_s.min() > 0
+    for worker in range(schedule.n):  # one pass may make up for another's oversleeping, never more than that
+        mine = schedule.worker[grads] == worker
+        assert (np.cumsum(took_s[mine]) >= np.cumsum(given_s[mine]) - 1e-6).all()
     assert deviation(run) <= 1e-12
 
 
