@@ -62,6 +62,12 @@ class Job:
     devices: tuple[str, ...] = ()  # by rank; none: CPU
     keeping: Keeping | None = None
 
+    @property
+    def names(self) -> list[str]:
+        """Of the ranks: the workers, and the parameter server where there is one."""
+        server = ["server"] if make(self.algorithm, self.options).has_server else []
+        return [*(w.name for w in self.cluster.workers), *server]
+
 
 def launch(
     cluster: Any,
@@ -83,12 +89,13 @@ def launch(
     resume: bool = False,
     restarts: int = 0,
 ) -> LiveRun:
-    """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster), over the loopback interface.
+    """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster) and for the parameter
+    server where there is one, over the loopback interface.
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
-    profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, of a `NetLab`
-    that is up; the store stays on this machine's own loopback. `backend`, `device`: as `abs_sgd.devices`; ranks may share a GPU over
-    gloo.
+    profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, the server's last, of
+    a `NetLab` that is up; the store stays on this machine's own loopback. `backend`, `device`: as `abs_sgd.devices`; ranks may share
+    a GPU over gloo.
 
     `checkpoint_every`: updates between two checkpoints, 0 for none, in `folder`; `resume`: go on from the newest one there (from the
     beginning where there is none); `restarts`: how many times a run whose rank died is started again from its newest checkpoint by itself.
@@ -97,7 +104,7 @@ def launch(
     from abs_sgd.devices import device_of
     from abs_sgd.predictor import rule_of
     from abs_sgd.runtime.keeping import keeping_of
-    from abs_sgd.runtime.run import Limits, Pacing, check_live
+    from abs_sgd.runtime.run import Limits, Pacing, check_live, ranks_of
     from hetsim.convergence.predictor import Setting
 
     resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
@@ -107,7 +114,8 @@ def launch(
     for name, value in (("updates", updates), ("samples", samples)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a run needs at least one")
-    devices = tuple(str(device_of(rank, resolved.n, backend, device)) for rank in range(resolved.n))
+    world = ranks_of(resolved, made)
+    devices = tuple(str(device_of(rank, world, backend, device)) for rank in range(world))
     training = resolved.training
     setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
     if resume and folder is None:
@@ -175,11 +183,11 @@ def _tcp_store(port: int, *, is_master: bool) -> Any:
 
 def _run_all(job: Job) -> None:
     context = multiprocessing.get_context("spawn")
-    names = [w.name for w in job.cluster.workers]
-    steps = context.RawArray("q", job.cluster.n)
+    names = job.names
+    steps = context.RawArray("q", len(names))
     ranks = [
         context.Process(target=_rank_process, args=(job, rank, steps), name=f"rank {rank}", daemon=True)
-        for rank in range(job.cluster.n)
+        for rank in range(len(names))
     ]
     processes.forget_words(job.folder, len(ranks))
 
@@ -291,7 +299,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = DATA_DEVICE
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=job.cluster.n, timeout=FOREVER)
+    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=len(job.names), timeout=FOREVER)
     algorithm = make(job.algorithm, job.options)
     result = run_rank(
         job.cluster,

@@ -102,7 +102,7 @@ def validate(
     setup = prepare(profile, updates, pace_tolerance)
     chosen = [_as_live(parse(text), setup) for text in dict.fromkeys(algorithms)]
     rows, pairs = [], {}
-    with _network(setup, shape) as lab:
+    with _network(setup, shape, server=any(algorithm.has_server for _, algorithm in chosen)) as lab:
         for index, (label, algorithm) in enumerate(chosen):
             done = []
             for number in range(runs):
@@ -187,7 +187,7 @@ def _as_live(contender: Contender, setup: Setup) -> tuple[str, Algorithm]:
 
 
 @contextmanager
-def _network(setup: Setup, shape: bool | None) -> Iterator[NetLab | None]:
+def _network(setup: Setup, shape: bool | None, *, server: bool = False) -> Iterator[NetLab | None]:
     """The shaped network, or None and a word about it."""
     from abs_sgd.netlab import NetLab
 
@@ -197,7 +197,7 @@ def _network(setup: Setup, shape: bool | None) -> Iterator[NetLab | None]:
         setup.said.append(f"links are not shaped to the profile's ({why}): transfers are faster than predicted")
         yield None
         return
-    with NetLab(setup.cluster) as lab:
+    with NetLab(setup.cluster, server=server) as lab:
         setup.said.extend(f"not emulated: {text}" for text in lab.skipped)
         yield lab
 
@@ -248,7 +248,7 @@ def _figures(setup: Setup, schedule: Schedule, curve: Curve) -> agreement.Figure
 def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> LiveRun:
     """One paced run, its links shaped where there is a lab."""
     from abs_sgd.launch import launch
-    from abs_sgd.runtime.run import Pacing
+    from abs_sgd.runtime.run import Pacing, ranks_of
 
     return launch(
         setup.cluster,
@@ -258,7 +258,7 @@ def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None)
         seed=seed,
         updates=setup.updates,
         pacing=Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance),
-        hosts=[lab.namespace(rank) for rank in range(setup.cluster.n)] if lab else (),
+        hosts=[lab.namespace(rank) for rank in range(ranks_of(setup.cluster, algorithm))] if lab else (),
     )
 
 
@@ -288,10 +288,10 @@ def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = 
 
 
 def _last_states(schedule: Schedule) -> set[int]:
-    """Where each replica ended."""
+    """Where each replica ended; where there is a server, its state is the one that counts."""
     changes = np.isin(schedule.kind, (Kind.STEP, Kind.MIX))
     out = set()
-    for rank in range(schedule.n):
+    for rank in [schedule.n] if schedule.header.server else range(schedule.n):
         rows = np.flatnonzero((schedule.worker == rank) & changes)
         if len(rows):
             out.add(int(schedule.state[rows[-1]]))

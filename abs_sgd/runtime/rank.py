@@ -353,10 +353,7 @@ class LiveRank:
 
     def discard(self, command: cmd.Discard) -> int:
         """Drop the own accumulator."""
-        try:
-            reason = DiscardReason[command.reason.upper().replace("-", "_")]
-        except KeyError:
-            raise ProgramError(f"{self.algorithm.name} discards for the unknown reason {command.reason!r}") from None
+        reason = discard_reason(self.algorithm.name, command.reason)
         return self._drop(reason) if self.slot >= 0 else 0
 
     def count(self, command: cmd.Count) -> int:
@@ -377,3 +374,11 @@ class LiveRank:
         now = self.watch.settle()
         self.log.outcomes.append(now)
         return now
+
+
+def discard_reason(algorithm: str, text: str) -> DiscardReason:
+    """The reason a program gives. Raises ProgramError for one that is not known."""
+    try:
+        return DiscardReason[text.upper().replace("-", "_")]
+    except KeyError:
+        raise ProgramError(f"{algorithm} discards for the unknown reason {text!r}") from None

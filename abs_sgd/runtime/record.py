@@ -52,9 +52,15 @@ class RankLog:
         first: int = 0,
         scale: float = 1.0,
         code: int = 0,
+        worker: int | None = None,
     ) -> None:
         """Append one row; see `hetsim.schedule.kinds`. Times that are not known yet must be when it is packed."""
-        self.rows.append((kind, self.rank, start, end, state, parent, source, slot, samples, first, scale, code))
+        rank = self.rank if worker is None else worker
+        self.rows.append((kind, rank, start, end, state, parent, source, slot, samples, first, scale, code))
+
+    def sort(self) -> None:
+        """Rows that several threads wrote, in the order in which they end."""
+        self.rows.sort(key=lambda row: float(row[END]))
 
     def pack(self) -> bytes:
         """As bytes, to be sent to another rank."""
@@ -98,11 +104,15 @@ class _Numbers:
 
 
 class _Merge:
-    def __init__(self, logs: Sequence[RankLog]) -> None:
+    def __init__(self, logs: Sequence[RankLog], *, server: bool = False) -> None:
         self.logs = logs
+        self.server = server
+        self.sources = _Numbers(0)
         self.states = _Numbers(1)
         self.slots = _Numbers(0)
         self.known: list[dict[int, int]] = [{0: 0, -1: -1} for _ in logs]  # per rank: its state -> everybody's
+        if server:  # workers use the server's numbers
+            self.known = [self.known[-1]] * len(logs)
         self.joined: dict[int, list[Row]] = {}
         self.queue: list[
             tuple[float, int, int]
@@ -120,7 +130,7 @@ class _Merge:
                 continue
             row = self._renamed(rank, self.logs[rank].rows[place])
             out.append(row)
-            if row[KIND] == Kind.JOIN:
+            if row[KIND] == Kind.JOIN and not self.server:
                 self._join(row)
             self._push(rank, place + 1)
         return out
@@ -162,16 +172,28 @@ class _Merge:
             fields[SLOT] = known[slot]
         elif slot >= 0:
             fields[SLOT] = self.slots((rank, slot))
+        if self.server and row[SOURCE] >= 0:
+            fields[SOURCE] = self.sources(row[SOURCE])
         return tuple(fields)
 
+    def messages(self) -> array[float]:
+        """What the server was told, by the transfers' numbers in the Schedule."""
+        told = (round(each) for each in self.logs[-1].outcomes)
+        return array("d", [self.sources(t) if t >= 0 else -1 - self.sources(-1 - t) for t in told])
 
-def merge(logs: Iterable[RankLog]) -> dict[str, NDArray[Any]]:
-    """Columns of the one Schedule of all ranks' rows.
+
+def merge(logs: Iterable[RankLog], *, server: bool = False) -> dict[str, Any]:
+    """Columns of the one Schedule of all ranks' rows, with their polls and outcomes; `server`: the last log is the server's.
 
     Raises ScheduleError where a rank is missing.
     """
     logs = sorted(logs, key=lambda log: log.rank)
     if [log.rank for log in logs] != list(range(len(logs))):
         raise ScheduleError(f"a run's ranks are not all there: {[log.rank for log in logs]}")
-    rows = np.array(_Merge(logs).run(), dtype=DTYPE)
-    return {name: np.ascontiguousarray(rows[name]) for name in NAMES}
+    merging = _Merge(logs, server=server)
+    rows = np.array(merging.run(), dtype=DTYPE)
+    columns: dict[str, Any] = {name: np.ascontiguousarray(rows[name]) for name in NAMES}
+    workers = logs[:-1] if server else logs
+    columns["polls"] = (*(bytes(log.polls) for log in workers), b"")
+    columns["outcomes"] = (*(log.outcomes for log in workers), merging.messages() if server else array("d"))
+    return columns

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +20,12 @@ from abs_sgd.runtime.keeper import Keeper
 from abs_sgd.runtime.keeping import Keeping, Kept, together
 from abs_sgd.runtime.offsets import causal, clock_offsets, machine
 from abs_sgd.runtime.pacing import Pace
+from abs_sgd.runtime.post import Post, server_group
 from abs_sgd.runtime.rank import LiveRank
 from abs_sgd.runtime.record import RankLog, merge
-from abs_sgd.runtime.samples import Clerk, Range, SampleDispenser, SharedCount, Store
+from abs_sgd.runtime.samples import Clerk, PromptDispenser, Range, SampleDispenser, SharedCount, Store
+from abs_sgd.runtime.served import ServedRank
+from abs_sgd.runtime.server import LiveServer
 from abs_sgd.runtime.wire import Wire
 from abs_sgd.update import Progress, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
@@ -81,10 +85,6 @@ def check_live(algorithm: Algorithm) -> None:
     """Raise UsageError for an algorithm that does not run live, with the reason."""
     if algorithm.live is not True:
         raise UsageError(f"{algorithm.name} does not run live: {algorithm.live}; its Schedule can be replayed")
-    if algorithm.has_server:
-        raise UsageError(
-            f"{algorithm.name} needs a parameter server, which does not run live yet; its Schedule can be replayed"
-        )
 
 
 def _check_devices(algorithm: Algorithm, device: str) -> None:
@@ -107,19 +107,21 @@ def run_rank(
     keeping: Keeping | None = None,
     attend: Callable[[LiveRank], None] | None = None,
 ) -> RankResult:
-    """Run this process's part of `algorithm` on the group that torch.distributed is initialised with, one rank per worker of `cluster`.
+    """Run this process's part of `algorithm` on the group that torch.distributed is initialised with, one rank per worker of `cluster` and
+    a last one for the parameter server where there is one.
 
-    `store`: a connection to the job's store that nothing else uses. `attend` is told the rank before it runs. Raises UsageError,
+    `store`: a connection to the job's store that nothing else uses. `attend` is told a worker's rank before it runs. Raises UsageError,
     PeerLostError, TooSlowError, and SimulationError where replicas part company.
     """
     check_live(algorithm)
     rank, world = dist.get_rank(), dist.get_world_size()
-    if world != cluster.n:
-        raise UsageError(f"{cluster.name} has {cluster.n} workers, the group has {world} ranks")
+    if world != ranks_of(cluster, algorithm):
+        server = ", and the server is one more" if algorithm.has_server else ""
+        raise UsageError(f"{cluster.name} has {cluster.n} workers{server}, the group has {world} ranks")
     _check_devices(algorithm, task.device)
     model = FlatModel(task.make_model(seed))
     model.model.train()
-    worker, training = cluster.workers[rank], cluster.training
+    training = cluster.training
     clerk = Clerk(store)
     least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
     blends = algorithm.point_rule()[0] == PointRule.BLEND
@@ -127,46 +129,66 @@ def run_rank(
     kept = keeping.start(rank, world) if keeping else None
     try:
         _warm_up(model, task, rule, seed, max(training.micro_batch_samples, 1))
+        group = server_group() if algorithm.has_server else None
         past_s, holes, claimed = _agreed(kept, rank)
         machines = [name.decode() for name in _gather(machine().encode())]
         offsets = clock_offsets(machines, rank)
         start_s = _common_start(offsets[rank].offset_s) - past_s
         watch = stopwatch(task.device, lambda: time.monotonic() - start_s)
-        live = LiveRank(
-            port=port_of(cluster, rank),
-            algorithm=algorithm,
-            task=task,
-            seed=seed,
-            updater=Updater(rule, keep_mean_gradient=blends),
-            model=model,
-            wire=Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes, task.device),
-            dispenser=SampleDispenser(
-                lambda n: clerk.add("samples", n),
-                task.samples,
-                limits.budget(cluster),
-                holes=holes,
-                base=claimed,
-                held=kept.ranges if kept else (),
-            ),
-            counter=SharedCount(clerk.add),
-            watch=watch,
-            max_updates=limits.updates if limits.updates is not None else WITHOUT_LIMIT,
-            pace=Pace(worker, seed, training.micro_batch_samples, pacing.tolerance, cluster.workload.backward_share)
-            if pacing.profile
-            else None,
-            progress=progress,
-            keeper=keeper,
-        )
-        if keeper is not None and kept is not None:
-            keeper.resume(live, kept)
-        if attend is not None:
+        wire = Wire(rank, world, model.size, model.parameters_P.dtype, least_bytes, task.device)
+        common: dict[str, Any] = {
+            "algorithm": algorithm,
+            "updater": Updater(rule, keep_mean_gradient=blends),
+            "max_updates": limits.updates if limits.updates is not None else WITHOUT_LIMIT,
+            "progress": progress,
+        }
+        claim, budget = partial(clerk.add, "samples"), limits.budget(cluster)
+        if rank < cluster.n:
+            pace = Pace(
+                cluster.workers[rank],
+                seed,
+                training.micro_batch_samples,
+                pacing.tolerance,
+                cluster.workload.backward_share,
+            )
+            common |= {
+                "port": port_of(cluster, rank),
+                "task": task,
+                "seed": seed,
+                "model": model,
+                "wire": wire,
+                "counter": SharedCount(clerk.add),
+                "watch": watch,
+                "pace": pace if pacing.profile else None,
+            }
+        live: LiveRank | LiveServer
+        if not algorithm.has_server:
+            held = kept.ranges if kept else ()
+            dispenser = SampleDispenser(claim, task.samples, budget, holes=holes, base=claimed, held=held)
+            live = LiveRank(dispenser=dispenser, keeper=keeper, **common)
+            if keeper is not None and kept is not None:
+                keeper.resume(live, kept)
+        else:
+            common["connect"] = partial(Post, group=group, elements=wire.elements, dtype=wire.dtype)
+            if rank < cluster.n:
+                live = ServedRank(dispenser=PromptDispenser(claim, task.samples, budget), **common)
+            else:
+                live = LiveServer(
+                    port=cmd.ServerPort(n=cluster.n, batches=port_of(cluster, 0).batches),
+                    initial_P=model.parameters_P.clone(),
+                    handed_out=partial(claim, 0),
+                    budget=budget,
+                    clock=watch.settle,
+                    **common,
+                )
+        if attend is not None and isinstance(live, LiveRank):
             attend(live)
         live.run()
         if keeper is not None:
             keeper.close()
     finally:
         clerk.close()
-    state = live.version.state
+    state = _from_server(live.version.state, cluster.n) if algorithm.has_server else live.version.state
     checksums = tuple(part.decode() for part in _gather(checksum(state.parameters_P).encode()))
     if len(set(checksums)) > 1:
         raise SimulationError(f"replicas differ at the end of {algorithm.name}: {', '.join(checksums)}")
@@ -185,6 +207,7 @@ def run_rank(
             dataset_samples=task.samples,
             profile_yaml=profile_yaml,
             origin="measured",
+            server=algorithm.has_server,
             versions={**versions(), "torch": str(torch.__version__)},
         )
         schedule = schedule_of(logs, header)
@@ -200,15 +223,13 @@ def run_rank(
 
 
 def schedule_of(logs: list[RankLog], header: Header) -> Schedule:
-    """The one Schedule of all ranks' rows; the server's place in polls and outcomes stays empty."""
-    logs = sorted(logs, key=lambda log: log.rank)
-    nobody = RankLog(len(logs))
-    return Schedule(
-        header=header,
-        polls=tuple(bytes(log.polls) for log in [*logs, nobody]),
-        outcomes=tuple(log.outcomes for log in [*logs, nobody]),
-        **merge(logs),
-    )
+    """The one Schedule of all ranks' rows; without a server its place in polls and outcomes stays empty."""
+    return Schedule(header=header, **merge(logs, server=header.server))
+
+
+def ranks_of(cluster: Cluster, algorithm: Algorithm) -> int:
+    """Processes of a live run: the workers, and the server where there is one."""
+    return cluster.n + algorithm.has_server
 
 
 def port_of(cluster: Cluster, rank: int) -> cmd.Port:
@@ -249,6 +270,16 @@ def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples:
 def _agreed(kept: Kept | None, rank: int) -> tuple[float, list[Range], int]:
     """Where a run goes on, the same for all: the clock, the samples claimed and lost, and how far the data were claimed."""
     return together(_gather(kept.account(rank))) if kept else (0.0, [], 0)
+
+
+def _from_server(state: State, server: int) -> State:
+    """Where the server ended, on every rank."""
+    parameters_P = state.parameters_P.clone()
+    progress = torch.tensor([state.progress.updates, state.progress.samples], dtype=torch.int64)
+    for values in (parameters_P, progress):
+        dist.broadcast(values, server)
+    updates, samples = progress.tolist()
+    return State(parameters_P=parameters_P, progress=Progress(updates=updates, samples=samples))
 
 
 def _common_start(offset_s: float) -> float:

@@ -145,6 +145,17 @@ class SampleDispenser:
         return settled
 
 
+class PromptDispenser(SampleDispenser):
+    """Claims nothing ahead of a `take` unless told by `soon`: who holds a claim must not be told that the data have ended."""
+
+    def ahead(self, samples: int) -> None:
+        """Nothing."""
+
+    def soon(self, samples: int) -> None:
+        """Claim what is missing for a `take` of so many, without waiting."""
+        super().ahead(samples)
+
+
 def holes_below(reach: int, used: Iterable[Range]) -> list[Range]:
     """What of [0, reach) nobody used or holds. Raises UsageError where two did."""
     holes, at = [], 0

@@ -34,12 +34,13 @@ def two_workers(speeds: tuple[float, ...] = SPEEDS, **training: object) -> Clust
 
 
 def deviation(run: LiveRun, rule: UpdateRule = RULE, task: Task | None = None) -> float:
-    """Largest distance, over the ranks, of the live parameters from those that the run's own Schedule gives, over their norm."""
+    """Largest distance, over the ranks, of the live parameters from those that the run's own Schedule gives, over their norm; where there
+    is a server its parameters are the ones that count."""
     schedule, seen = run.schedule, {}  # type: ignore[var-annotated]
     task = task or digits_mlp(dtype=run.parameters_P.dtype)
     InProcess(schedule, task, seed=schedule.header.seed).train(rule, observe=seen.__setitem__)
     ends: list[State] = []
-    for rank in range(schedule.n):
+    for rank in [schedule.n] if schedule.header.server else range(schedule.n):
         rows = np.flatnonzero((schedule.worker == rank) & np.isin(schedule.kind, (Kind.STEP, Kind.MIX)))
         ends.append(seen[int(schedule.state[rows[-1]])])
     norm = torch.linalg.vector_norm(run.parameters_P)

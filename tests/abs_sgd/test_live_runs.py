@@ -13,7 +13,6 @@ from live_clusters import FLOAT64, RULE, SPEEDS, deviation, two_workers
 from abs_sgd.launch import launch, read
 from abs_sgd.runtime.run import Pacing
 from hetsim.algorithms import make
-from hetsim.errors import UsageError
 from hetsim.schedule import Kind
 from hetsim.schedule.check import check
 
@@ -87,9 +86,3 @@ def test_paced_workers_take_their_profiles_time() -> None:
         mine = schedule.worker[grads] == worker
         assert (np.cumsum(took_s[mine]) >= np.cumsum(given_s[mine]) - 1e-6).all()
     assert deviation(run) <= 1e-12
-
-
-@pytest.mark.parametrize("algorithm", ["asgd", "ssp"])
-def test_parameter_servers_say_that_they_only_replay(algorithm: str) -> None:
-    with pytest.raises(UsageError, match="does not run live yet; its Schedule can be replayed"):
-        launch(two_workers(), algorithm, updates=1)
