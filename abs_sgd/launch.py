@@ -290,7 +290,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     def note(progress: Progress) -> None:
         steps[rank] = progress.updates
 
-    assemble(_tcp_store(job.port, is_master=False), rank, [w.name for w in job.cluster.workers])
+    assemble(_tcp_store(job.port, is_master=False), rank, job.names)
     group, store = (_tcp_store(job.port, is_master=False) for _ in range(2))
     if (
         job.hosts
