@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -11,6 +13,7 @@ from hetsim import export, report, wording
 
 if TYPE_CHECKING:
     from abs_sgd.validate import Pair, Validation
+    from hetsim.convergence.predictor import Curve
 
 SIDES = ("predicted", "measured")
 
@@ -70,7 +73,7 @@ def _algorithm(row: dict[str, Any], pairs: Any, document: dict[str, Any]) -> str
         f"<p>{escape(row['verdict'])}</p>",
         _table(row),
         *_timelines(pair, row["runs"][0]["seed"]),
-        _loss(pair, document),
+        _loss(pairs, document),
     )
 
 
@@ -81,17 +84,73 @@ def _timelines(pair: Pair, seed: int) -> list[str]:
     return [report._figure(plots.timeline(s), f"{side}, seed {seed}, half way through") for side, s in sides]
 
 
-def _loss(pair: Pair, document: dict[str, Any]) -> str:
+def _loss(pairs: Sequence[Pair], document: dict[str, Any]) -> str:
+    """Against seconds and samples: of several seeds the median, in a band from the lowest to the highest."""
     from hetsim import plots
 
-    both = ("seconds", "samples")
-    return "\n".join(
-        report._figure(
-            plots.loss(pair.curves, target=document["target_loss"], against=axis, ours=["measured"]),  # type: ignore[arg-type]
-            f"Loss against {axis}: both Schedules, executed in process on the same task",
-        )
-        for axis in both
+    out = []
+    for axis in ("seconds", "samples"):
+        curves = {side: [pair.curves[side] for pair in pairs] for side in SIDES}
+        bands = {side: band(each, axis) for side, each in curves.items()}
+        middle = {side: made[1] for side, made in bands.items()}
+        figure = plots.loss(middle, target=document["target_loss"], against=axis, ours=["measured"])
+        text = f"Loss against {axis}: both Schedules, executed in process on the same task"
+        figure.update_xaxes(title_text=figure.layout.xaxis.title.text.replace("simulated time", "time"))
+        if len(pairs) > 1:
+            _add_bands(figure, bands, axis, "measured")
+            text += f"; medians of {len(pairs)} seeds, bands from the lowest to the highest"
+        out.append(report._figure(figure, text))
+    return "\n".join(out)
+
+
+def band(curves: Sequence[Curve], axis: str) -> tuple[Curve, Curve, Curve]:
+    """(lowest, median, highest) loss at as many points of the axis as the first curve has, as far as the shortest goes."""
+    import numpy as np
+
+    if len(curves) == 1:
+        return (curves[0],) * 3
+    columns = [curve.time_s if axis == "seconds" else curve.samples.astype(float) for curve in curves]
+    at = np.linspace(0.0, min(float(column[-1]) for column in columns), len(columns[0]))
+    losses = np.array([np.interp(at, x, curve.loss) for x, curve in zip(columns, curves, strict=True)])
+    updates, samples, time_s = (
+        np.interp(at, columns[0], getattr(curves[0], name)) for name in ("updates", "samples", "time_s")
     )
+    diverged = any(curve.diverged for curve in curves)
+    low, middle, high = (
+        dataclasses.replace(
+            curves[0],
+            updates=updates.astype(np.int64),
+            samples=samples.astype(np.int64),
+            time_s=time_s,
+            loss=loss,
+            diverged=diverged,
+        )
+        for loss in (losses.min(axis=0), np.median(losses, axis=0), losses.max(axis=0))
+    )
+    return low, middle, high
+
+
+def _add_bands(figure: Any, bands: Mapping[str, tuple[Curve, Curve, Curve]], axis: str, ours: str) -> None:
+    import numpy as np
+
+    from hetsim import plots
+
+    ends_s = [float(made[1].time_s[-1]) for made in bands.values()]
+    divisor = plots._time_unit(ends_s)[1] if axis == "seconds" else 1.0
+    look = plots.styles(list(bands), [ours])
+    for side, (low, _, high) in bands.items():
+        x = (low.time_s if axis == "seconds" else low.samples.astype(float)) / divisor
+        figure.add_scatter(
+            x=np.concatenate([x, x[::-1]]),
+            y=np.concatenate([low.loss, high.loss[::-1]]),
+            fill="toself",
+            fillcolor=look[side]["color"],
+            opacity=0.25,
+            line={"width": 0},
+            mode="lines",
+            hoverinfo="skip",
+            showlegend=False,
+        )
 
 
 def lines(row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -119,6 +178,8 @@ def lines(row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
                 (f"share of {worker}{seed}", wording.percent(share, 1), wording.percent(seen, 1), off(share, seen))
             )
         deviation = run["replay_deviation"]
+        if late := sum(run.get("late_passes", {}).values()):
+            out.append((f"passes too late{seed}", "", wording.count(late), ""))
         out.append((f"replayed parameters{seed}", "", "" if deviation is None else f"{deviation:.1e} off", ""))
     return out
 

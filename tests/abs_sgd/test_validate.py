@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import abs_sgd.validate as validating
@@ -19,6 +20,7 @@ from abs_sgd.validate import Pair, Validation, execute, prepare, validate
 from hetsim import load_profile, simulate
 from hetsim.algorithms import get
 from hetsim.cli import main
+from hetsim.convergence.predictor import Curve
 from hetsim.errors import UsageError
 from hetsim.schedule import Kind
 from hetsim.simulate import Result
@@ -270,6 +272,22 @@ def test_the_page_is_whole_escaped_and_has_both_timelines() -> None:
     assert page.count("plotly-graph-div") >= 4 and "+4.0 %" in page and "hetsim validate profile.yaml" in page
     assert "&lt;said &amp; done&gt;" in page and "<said" not in page
     assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page)
+
+
+def test_bands_of_seeds_hold_every_curve_and_end_with_the_shortest() -> None:
+    def curve(end_s: float, level: float) -> Curve:
+        n = 11
+        count = np.arange(n)
+        return Curve(updates=count, samples=8 * count, time_s=np.linspace(0.0, end_s, n), loss=level - 0.1 * count)
+
+    curves = [curve(10.0, 3.0), curve(12.0, 2.0), curve(8.0, 2.5)]
+    low, middle, high = validation_report.band(curves, "seconds")
+    assert low.time_s[-1] == pytest.approx(8.0) and (low.loss <= middle.loss).all() and (middle.loss <= high.loss).all()
+    assert (low.loss[0], middle.loss[0], high.loss[0]) == (2.0, 2.5, 3.0)
+    assert low.loss[-1] == pytest.approx(2.0 - 0.1 * 8.0 / 1.2)  # of the second, eight of its twelve seconds on
+    low, middle, high = validation_report.band(curves, "samples")
+    assert np.allclose(high.loss - low.loss, 1.0) and middle.samples[-1] == 80
+    assert validation_report.band(curves[:1], "seconds") == (curves[0],) * 3
 
 
 # ---- live -------------------------------------------------------------------------------------------------------------------
