@@ -110,7 +110,10 @@ def test_who_runs_ahead_waits_at_the_gate_and_nobody_waits_there_without_one() -
         schedule = run.schedule
         grads = schedule.rows(Kind.GRAD)
         given_s = schedule.samples[grads] / np.array([512.0, 64.0])[schedule.worker[grads]]
-        assert (schedule.end_s[grads] - schedule.start_s[grads] >= given_s - 1e-6).all()
+        took_s = schedule.end_s[grads] - schedule.start_s[grads]
+        for worker in range(schedule.n):  # one pass may make up for another's oversleeping, never more than that
+            mine = schedule.worker[grads] == worker
+            assert (np.cumsum(took_s[mine]) >= np.cumsum(given_s[mine]) - 1e-6).all()
         shares[algorithm] = float(schedule.samples[grads[schedule.worker[grads] == 0]].sum()) / run.samples
         gate_s = waited_s(schedule, 0, WaitCause.GATE)
         if algorithm == "ssp":
