@@ -45,7 +45,7 @@ def test_shipped_profile_resolves_and_round_trips(name: str) -> None:
     cluster = profile.cluster()
     assert profile.name == cluster.name == name
     assert profile.description.endswith(".")
-    assert "-nodes-" in name or name.removesuffix("-slow").endswith(f"-{cluster.n}")
+    assert "-nodes-" in name or str(cluster.n) in name.split("-")  # emulated-4-slow-link has four workers
     assert load_profile(profile.to_yaml()) == profile
     if name.startswith("emulated-"):  # to be run on one machine: no GPU's speeds, and data that need no download
         assert all(worker.speed_source == "stated" for worker in cluster.workers)
