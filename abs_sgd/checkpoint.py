@@ -36,6 +36,7 @@ from torch import Tensor
 from abs_sgd.update import Progress, State
 from hetsim.errors import UsageError
 
+CHECKPOINTS = "checkpoints"  # in the folder of a run or a replay
 VERSION = 1  # of the files; a changed meaning raises it
 KEEP = 2  # one more than needed, should the newest be lost [our choice]
 _SHARE = re.compile(r"update-(\d{9,})\.rank-(\d+)\.pt")

@@ -17,7 +17,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from abs_sgd import processes
-from abs_sgd.processes import LOOPBACK, RankFailedError
+from abs_sgd.processes import LOOPBACK, RankFailedError, folder_or_temporary
 from abs_sgd.run_folder import LiveRun, facts_of, read, write_run
 from hetsim.algorithms import make
 from hetsim.cluster.spec import Cluster
@@ -117,17 +116,16 @@ def launch(
     world = ranks_of(resolved, made)
     devices = tuple(str(device_of(rank, world, backend, device)) for rank in range(world))
     training = resolved.training
-    setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
     if resume and folder is None:
         raise UsageError("resume: name the folder of the run that is to go on")
-    with _folder(folder) as path:
+    with folder_or_temporary(folder) as path:
         job = Job(
             cluster=resolved,
             algorithm=algorithm,
             options=merged,
             workload=workload or resolved.workload.name,
             task_options=dict(task_options or {}),
-            rule=rule or rule_of(training, setting),
+            rule=rule or rule_of(training, Setting.of(training)),
             seed=seed,
             limits=Limits(updates=updates, samples=samples),
             pacing=pacing or Pacing(),
@@ -152,16 +150,6 @@ def launch(
 
 
 # ---- the launching process -----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="hetsim-run-") as made:
-        yield Path(made)
 
 
 @contextmanager
@@ -279,11 +267,8 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     from abs_sgd.update import Progress
 
     torch.set_num_threads(1)
-    options = dict(job.task_options)
-    if isinstance(options.get("dtype"), str):
-        options["dtype"] = getattr(torch, options["dtype"])
-    if job.devices and job.devices[rank] != "cpu":
-        options["device"] = job.devices[rank]
+    device = job.devices[rank] if job.devices else "cpu"
+    options = workloads.options_of(job.task_options, device)
     own = job.cluster.workload
     task = workloads.get(own if job.workload == own.name else job.workload, **options)
 
@@ -299,7 +284,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = DATA_DEVICE
     else:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
-    join(job.backend, options.get("device", "cpu"), store=group, rank=rank, world_size=len(job.names), timeout=FOREVER)
+    join(job.backend, device, store=group, rank=rank, world_size=len(job.names), timeout=FOREVER)
     algorithm = make(job.algorithm, job.options)
     result = run_rank(
         job.cluster,
@@ -319,9 +304,3 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         write_run(job.folder, result, cluster=job.cluster, algorithm=algorithm, facts=facts)
     meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)

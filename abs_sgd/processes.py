@@ -13,8 +13,10 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +52,17 @@ class Culprit:
     rank: int
     what: str
     again: bool
+
+
+@contextmanager
+def folder_or_temporary(folder: str | Path | None) -> Iterator[Path]:
+    """The folder, made where it is missing, or one that goes when the block ends."""
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="hetsim-run-") as made:
+        yield Path(made)
 
 
 def watch(codes: Codes) -> list[int]:

@@ -28,13 +28,13 @@ import torch
 import torch.distributed as dist
 
 from abs_sgd import workloads
-from abs_sgd.checkpoint import last_checkpoint, newest
+from abs_sgd.checkpoint import CHECKPOINTS, last_checkpoint, newest
 from abs_sgd.devices import BACKENDS, DEVICES, FOREVER, device_of, identity, join, refuse_shared_gpus
 from abs_sgd.predictor import rule_of
 from abs_sgd.presence import ASSEMBLE_S, Presence, assemble, say
 from abs_sgd.processes import LOOPBACK
 from abs_sgd.run_folder import facts_of, write_run
-from abs_sgd.runtime.keeping import CHECKPOINTS, Keeping, keeping_of
+from abs_sgd.runtime.keeping import Keeping, keeping_of
 from abs_sgd.runtime.run import Limits, Pacing, check_live, meet, run_rank
 from abs_sgd.runtime.wire import PeerLostError
 from hetsim.algorithms import Algorithm
@@ -211,7 +211,7 @@ class _Rank:
         self.presence = Presence(present, place.rank, names, self._saved)
         task = workloads.get(said.workload or cluster.workload, **self._task_options())
         training = cluster.training
-        rule = rule_of(training, Setting(learning_rate=training.learning_rate, momentum=training.momentum))
+        rule = rule_of(training, Setting.of(training))
         keeping = self._keeping(_part(store, attempt), task.name, rule)
         if said.backend == "nccl":
             refuse_shared_gpus(group, place.rank, place.world, identity(torch.device(task.device)))
@@ -241,15 +241,8 @@ class _Rank:
         dist.destroy_process_group()
 
     def _task_options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
         device = device_of(self.place.local_rank, self.place.local_world, self.said.backend, self.said.device)
-        if device.type != "cpu":
-            options["device"] = str(device)
-        if self.said.dtype:
-            options["dtype"] = getattr(torch, self.said.dtype, None)
-            if not isinstance(options["dtype"], torch.dtype):
-                raise UsageError(f"--dtype: torch has no {self.said.dtype!r} (float32, float64, bfloat16, …)")
-        return options
+        return workloads.options_of({"dtype": self.said.dtype} if self.said.dtype else {}, str(device))
 
     def _keeping(self, store: Any, workload: str, rule: Any) -> Keeping | None:
         """Decided by rank 0, told to all: going on where any rank was started again, or where the job is the checkpoint's own."""

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from abs_sgd import agreement
 from abs_sgd.agreement import Tolerances
 from hetsim.algorithms import Algorithm
@@ -168,7 +166,7 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
     return Setup(
         cluster=dataclasses.replace(cluster, workload=workload),
         task=task,
-        rule=rule_of(training, Setting(learning_rate=training.learning_rate, momentum=training.momentum)),
+        rule=rule_of(training, Setting.of(training)),
         profile_yaml=profile.to_yaml(),
         updates=updates,
         target=task.target_loss if stated is None else stated,
@@ -264,38 +262,17 @@ def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None)
 
 def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = None) -> tuple[Curve, float | None]:
     """A Schedule as training in process: its loss curve, and the distance of `live`'s parameters from where it ends, over their norm."""
-    import torch
-
-    from abs_sgd.replay.inprocess import InProcess
-    from abs_sgd.update import State
-
-    ends = _last_states(schedule)
-    seen: dict[int, State] = {}
-
-    def keep(number: int, state: State) -> None:
-        if number in ends:
-            seen[number] = state
+    from abs_sgd.replay.inprocess import retrace
 
     samples = int(schedule.samples[schedule.rows(Kind.GRAD)].sum())
-    curve = InProcess(schedule, setup.task, seed=seed).train(
-        setup.rule, evaluate_every_samples=max(1, samples // EVALUATIONS), observe=keep
+    return retrace(
+        schedule,
+        setup.task,
+        setup.rule,
+        seed=seed,
+        evaluate_every_samples=max(1, samples // EVALUATIONS),
+        parameters_P=None if live is None else live.parameters_P,
     )
-    if live is None or set(seen) != ends:  # cut off where it diverged
-        return curve, None
-    norm = torch.linalg.vector_norm(live.parameters_P)
-    off = (torch.linalg.vector_norm(seen[end].parameters_P - live.parameters_P) for end in ends)
-    return curve, max(float(each / norm) for each in off)
-
-
-def _last_states(schedule: Schedule) -> set[int]:
-    """Where each replica ended; where there is a server, its state is the one that counts."""
-    changes = np.isin(schedule.kind, (Kind.STEP, Kind.MIX))
-    out = set()
-    for rank in [schedule.n] if schedule.header.server else range(schedule.n):
-        rows = np.flatnonzero((schedule.worker == rank) & changes)
-        if len(rows):
-            out.add(int(schedule.state[rows[-1]]))
-    return out
 
 
 def _versions() -> dict[str, str]:

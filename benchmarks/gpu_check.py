@@ -224,7 +224,9 @@ def live(
     """A live run whose Schedule keeps its promises, whose replicas are equal, and whose replay in one process ends at its parameters."""
     import numpy as np
 
+    from abs_sgd import workloads
     from abs_sgd.launch import launch
+    from abs_sgd.replay.inprocess import retrace
     from abs_sgd.update import UpdateRule
     from hetsim.algorithms import make
     from hetsim.schedule import Kind
@@ -244,7 +246,9 @@ def live(
     grads = schedule.rows(Kind.GRAD)
     took_s = schedule.end_s[grads] - schedule.start_s[grads]
     assert (took_s > 0).all(), "a pass took no time"
-    off = deviation(run, chosen, on, dtype, rule)
+    task = workloads.get(chosen.workload, **workloads.options_of({"dtype": dtype}, here(on)))
+    _, off = retrace(schedule, task, rule, evaluate_every_samples=2**40, parameters_P=run.parameters_P)
+    assert off is not None, "the replay diverged"
     assert off <= TOLERANCE[dtype], f"the replay ends {off:.1e} away from the run, more than {TOLERANCE[dtype]:.0e}"
     per_s = schedule.samples[grads].sum() / schedule.end_s[-1]
     ranks, pass_ms = len(run.checksums), 1e3 * np.median(took_s)
@@ -252,29 +256,6 @@ def live(
         f"{ranks} rank{'s'[: ranks > 1]}, {dtype}, {run.updates} updates, {per_s:,.0f} samples/s, median pass {pass_ms:.2f} ms, "
         f"replay {off:.1e} off"
     )
-
-
-def deviation(run: Any, chosen: Cluster, on: str, dtype: str, rule: Any) -> float:
-    """The largest distance, over ranks, from where the run's Schedule leads in one process, over the norm."""
-    import numpy as np
-    import torch
-
-    from abs_sgd import workloads
-    from abs_sgd.replay.inprocess import InProcess
-    from hetsim.schedule import Kind
-
-    schedule, ends = run.schedule, {}
-    task = workloads.get(chosen.workload, dtype=getattr(torch, dtype), device=here(on))
-    changes = np.isin(schedule.kind, (Kind.STEP, Kind.MIX))
-    last = {int(schedule.state[np.flatnonzero(changes & (schedule.worker == r))[-1]]) for r in range(schedule.n)}
-
-    def keep(number: int, state: Any) -> None:
-        if number in last:
-            ends[number] = state.parameters_P.cpu()
-
-    InProcess(schedule, task).train(rule, observe=keep, evaluate_every_samples=2**40)
-    norm = torch.linalg.vector_norm(run.parameters_P)
-    return max(float(torch.linalg.vector_norm(ends[number] - run.parameters_P) / norm) for number in last)
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------------------

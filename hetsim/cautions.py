@@ -113,7 +113,7 @@ def memory(row: Row, cluster: Cluster) -> list[Caution]:
 def setting(label: str, result: Result) -> list[Caution]:
     """The profile's own learning rate, momentum and batch, by the model's curvature and noise scale."""
     training = result.cluster.training
-    own = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+    own = Setting.of(training)
     found = NoisyQuadratic().cautions(result.schedule, result.cluster, own)
     return [Caution(c.code, f"{label}, at the profile's own setting, untuned: {c.text}") for c in found]
 

@@ -161,7 +161,7 @@ def _attempt(task: Task, contender: Contender, seed: int, samples: int, last: bo
 
 def _setting(task: Task, entry: Entry) -> Setting:
     training = task.cluster.training
-    return entry.tuned.setting or Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+    return entry.tuned.setting or Setting.of(training)
 
 
 def _samples(entry: Entry) -> float:

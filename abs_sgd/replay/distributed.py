@@ -20,9 +20,7 @@ checkpoint takes time of the run and waits for what is in flight. Ranks are proc
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from abs_sgd import workloads
-from abs_sgd.checkpoint import discard_unfinished, newest
+from abs_sgd.checkpoint import CHECKPOINTS, discard_unfinished, newest
 from abs_sgd.devices import device_of
 from abs_sgd.predictor import VirtualTraining, rule_of
+from abs_sgd.processes import folder_or_temporary
 from abs_sgd.replay.cuts import lead_rows
-from abs_sgd.replay.job import CHECKPOINTS, Job, task_of
+from abs_sgd.replay.job import Job, task_of
 from abs_sgd.replay.orders import make_orders
 from abs_sgd.replay.ranks import run_ranks
 from abs_sgd.replay.results import Replayed, collect
@@ -95,7 +94,7 @@ def replay(
     request = Request(schedule=schedule, workload=workload, rule=rule, **options)
     if folder is None and (request.checkpoint_every or request.resume):
         raise UsageError("checkpoints need a folder that stays")
-    with _folder(folder) as path:
+    with folder_or_temporary(folder) as path:
         return _run(path, [request], [path])[0]
 
 
@@ -103,7 +102,7 @@ def replay_all(requests: Sequence[Request], folder: str | Path | None = None) ->
     """One after the other on the same processes, which are started once: for many short ones. `folder` gets one for each."""
     if not requests:
         return []
-    with _folder(folder) as path:
+    with folder_or_temporary(folder) as path:
         folders = [path / f"run-{number}" for number in range(len(requests))]
         return _run(path, requests, folders)
 
@@ -199,16 +198,6 @@ def _lay_out(folder: Path, job: Job, request: Request) -> None:
     discard_unfinished(folder / CHECKPOINTS)
     save(request.schedule, folder / "schedule.parquet")
     job.save(folder)
-
-
-@contextmanager
-def _folder(folder: str | Path | None) -> Iterator[Path]:
-    if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="hetsim-replay-") as made:
-        yield Path(made)
 
 
 def _spread(states: list[int], count: int) -> tuple[int, ...]:

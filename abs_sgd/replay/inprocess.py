@@ -17,16 +17,13 @@ from torch import Tensor
 from abs_sgd.gradients import Buffers, FlatModel, average_buffers
 from abs_sgd.replay.plan import Mix, Pass, Plan, Point, Range, Step, make_plan
 from abs_sgd.update import State, Updater, UpdateRule
-from abs_sgd.workloads.order import words
-from abs_sgd.workloads.task import Ints, Task
+from abs_sgd.workloads.task import Ints, Task, dropout_of
 from hetsim.convergence.predictor import Curve
 from hetsim.errors import UsageError
-from hetsim.schedule import PointRule, Schedule
+from hetsim.schedule import Kind, PointRule, Schedule
 
 DIVERGED_FACTOR = 2.0  # times the initial loss ... [our choice]
 DIVERGED_EVALUATIONS = 3  # ... this often in a row [our choice]: a spike alone is not divergence
-SEED_BITS = 2**63 - 1  # torch.manual_seed takes 64 bits signed
-PURPOSE_DROPOUT = 1
 
 Observer = Callable[[int, State], None]
 GiveUp = Callable[[float, float], bool]  # of seconds and loss at an evaluation
@@ -145,6 +142,43 @@ class InProcess:
         return trace.curve(assumptions)
 
 
+def retrace(
+    schedule: Schedule,
+    task: Task,
+    rule: UpdateRule,
+    *,
+    seed: int = 0,
+    evaluate_every_samples: int | None = None,
+    parameters_P: Tensor | None = None,
+) -> tuple[Curve, float | None]:
+    """Train by a Schedule; its loss curve, and how far a live run's `parameters_P` are from where its replicas ended: the largest
+    ‖Δ‖/‖x‖. None without parameters, and where the training was cut off because it diverged."""
+    ends, seen = _last_states(schedule), dict[int, Tensor]()
+
+    def keep(number: int, state: State) -> None:
+        if number in ends:
+            seen[number] = state.parameters_P.cpu()
+
+    curve = InProcess(schedule, task, seed=seed).train(
+        rule, evaluate_every_samples=evaluate_every_samples, observe=keep
+    )
+    if parameters_P is None or set(seen) != ends:
+        return curve, None
+    norm = torch.linalg.vector_norm(parameters_P)
+    return curve, max(float(torch.linalg.vector_norm(seen[end] - parameters_P) / norm) for end in ends)
+
+
+def _last_states(schedule: Schedule) -> set[int]:
+    """Where each replica ended; where there is a server, its state is the one that counts."""
+    changes = np.isin(schedule.kind, (Kind.STEP, Kind.MIX))
+    out = set()
+    for rank in [schedule.n] if schedule.header.server else range(schedule.n):
+        rows = np.flatnonzero((schedule.worker == rank) & changes)
+        if len(rows):
+            out.add(int(schedule.state[rows[-1]]))
+    return out
+
+
 class _Run:
     """The states and accumulators of one training run."""
 
@@ -208,9 +242,7 @@ class _Run:
         """A pass with the worker's own buffers; dropout is keyed by (seed, first sample)."""
         if self.start_buffers:
             self.model.load_buffers(self.buffers.get(worker, self.start_buffers))
-        devices = [] if self.task.device == "cpu" else [self.task.device]
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, int(numbers[0]))) & SEED_BITS)
+        with dropout_of(self.task, self.seed, int(numbers[0])):
             gradient_P = self.model.gradient_sum(loss_sum)
         if self.start_buffers:
             self.buffers[worker] = self.model.save_buffers()

@@ -19,7 +19,6 @@ from abs_sgd.workloads.user import user_task
 from hetsim.schedule import Schedule
 from hetsim.schedule.log import DTYPE
 
-CHECKPOINTS = "checkpoints"  # beside the files of the ranks
 TEACHER = "teacher"
 
 
@@ -77,11 +76,7 @@ class Job:
 
 def task_of(workload: str, options: Mapping[str, Any], device: str = "cpu") -> Task:
     """The task of a name, `module:function module:function` for a user's own model and data."""
-    built = dict(options)
-    if device != "cpu":
-        built["device"] = device
-    if isinstance(built.get("dtype"), str):
-        built["dtype"] = getattr(torch, built["dtype"])
+    built = workloads.options_of(options, device)
     model, _, dataset = workload.partition(" ")
     if dataset:
         return user_task(model, dataset, **built)

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from abs_sgd.checkpoint import newest, prune, read_share, seal, state_of, write_share
+from abs_sgd.checkpoint import CHECKPOINTS, newest, prune, read_share, seal, state_of, write_share
 from abs_sgd.devices import FOREVER
 from abs_sgd.processes import leave_word
 from abs_sgd.replay.cuts import Cut, cuts
-from abs_sgd.replay.job import CHECKPOINTS, TEACHER, Job, task_of, write
+from abs_sgd.replay.job import TEACHER, Job, task_of, write
 from abs_sgd.replay.operations import Make, Orders
 from abs_sgd.replay.orders import make_orders
 from abs_sgd.replay.rank import RankRun

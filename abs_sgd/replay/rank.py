@@ -18,13 +18,12 @@ from abs_sgd.checkpoint import plain_of, state_of
 from abs_sgd.gradients import Buffers, FlatModel
 from abs_sgd.replay.cuts import Cut
 from abs_sgd.replay.exchange import Exchange, weighted_sum
-from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS, numbers_of
+from abs_sgd.replay.inprocess import numbers_of
 from abs_sgd.replay.job import Job
 from abs_sgd.replay.operations import Adopt, Arrive, Gradient, Launch, Make, Operation, Orders
 from abs_sgd.replay.plan import Mix, Point, Step
 from abs_sgd.update import State, Updater, UpdateRule
-from abs_sgd.workloads.order import words
-from abs_sgd.workloads.task import Task
+from abs_sgd.workloads.task import Task, dropout_of
 from hetsim.schedule import Kind, PointRule, Schedule
 
 Made = Callable[[int, State], State]
@@ -137,9 +136,7 @@ class RankRun:
             return
         self.model.load(self.states[operation.state].parameters_P)
         batch = self.task.batch(numbers, self.job.seed)
-        with torch.random.fork_rng(devices=[self.like_P.device] if self.like_P.is_cuda else []):
-            if not self.task.separable:  # dropout is keyed by (seed, first sample), as in process
-                torch.manual_seed(int(words(self.job.seed, PURPOSE_DROPOUT, int(numbers[0]))) & SEED_BITS)
+        with dropout_of(self.task, self.job.seed, int(numbers[0])):
             gradient_P = self.model.gradient_sum(lambda model: self.task.loss_sum(model, batch))
         self.seen += len(numbers)
         held = self.sums.get(operation.slot)

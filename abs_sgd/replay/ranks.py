@@ -14,9 +14,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from abs_sgd.checkpoint import last_checkpoint
+from abs_sgd.checkpoint import CHECKPOINTS, last_checkpoint
 from abs_sgd.processes import LOOPBACK, RankFailedError, culprit, end, watch, word_of
-from abs_sgd.replay.job import CHECKPOINTS
 
 
 def run_ranks(folder: Path, jobs: Sequence[Path], names: Sequence[Sequence[str]]) -> None:

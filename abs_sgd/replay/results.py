@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel, average_buffers
+from abs_sgd.replay.inprocess import DIVERGED_FACTOR
 from abs_sgd.replay.job import Job, task_of
 from hetsim.convergence.predictor import Curve
-
-DIVERGED_FACTOR = 2.0  # times the initial loss at the end [our choice]
 
 
 @dataclass(frozen=True, kw_only=True)

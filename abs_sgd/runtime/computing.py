@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from abs_sgd.gradients import FlatModel
-from abs_sgd.replay.inprocess import PURPOSE_DROPOUT, SEED_BITS
 from abs_sgd.runtime.samples import Range
 from abs_sgd.runtime.streaming import Stream
-from abs_sgd.workloads.order import words
-from abs_sgd.workloads.task import Batch, Ints, Task
+from abs_sgd.workloads.task import Batch, Ints, Task, dropout_of
 from hetsim.compute.passes import passes
 
 
@@ -28,11 +23,7 @@ class Passes:
         end = first + count
         for size in passes(count, self.cap):
             batch = self.task.batch(numbers_of((first, size)), self.seed)
-            with contextlib.ExitStack() as stack:
-                if not self.task.separable:  # dropout as the executors of Schedules draw it
-                    devices = [] if self.task.device == "cpu" else [self.task.device]
-                    stack.enter_context(torch.random.fork_rng(devices=devices))
-                    torch.manual_seed(int(words(self.seed, PURPOSE_DROPOUT, first)) & SEED_BITS)
+            with dropout_of(self.task, self.seed, first):
                 self._backward(batch, into_P, stream if first + size == end else None)
             first += size
 

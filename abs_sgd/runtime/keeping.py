@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from abs_sgd.checkpoint import (
+    CHECKPOINTS,
     Checkpoint,
     discard_unfinished,
     newest,
@@ -32,8 +33,6 @@ from hetsim.cluster.spec import Cluster
 from hetsim.errors import UsageError
 from hetsim.schedule.kinds import Kind
 from hetsim.schedule.log import DTYPE
-
-CHECKPOINTS = "checkpoints"  # in the folder of a run
 
 
 @dataclass(frozen=True, kw_only=True)

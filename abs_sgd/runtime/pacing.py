@@ -79,7 +79,7 @@ class Pace:
         self._owed_s = min(max(_sleep(now_s, until_s) - until_s, 0.0), ALLOWANCE_S)
 
     def _judge(self, samples: int, given_s: float, took_s: float) -> None:
-        over_s = took_s - given_s * (1.0 + self.tolerance) - ALLOWANCE_S
+        over_s = _over_s(took_s, given_s, self.tolerance)
         self._last.append(over_s)
         if over_s > 0 and len(self._last) >= LEAST and median(self._last) > 0:
             late = sum(over > 0 for over in self._last)
@@ -88,6 +88,11 @@ class Pace:
                 f"last {len(self._last)} passes were too late: this profile cannot be emulated on this machine (slower workers, a smaller "
                 "model, fewer ranks, or a larger tolerance)"
             )
+
+
+def _over_s(took_s: float, given_s: float, tolerance: float) -> float:
+    """Seconds later than a pass may be."""
+    return took_s - given_s * (1.0 + tolerance) - ALLOWANCE_S
 
 
 def _sleep(now_s: float, until_s: float) -> float:
@@ -117,7 +122,7 @@ def lateness(schedule: Schedule, cluster: Cluster, tolerance: float) -> Mapping[
         over: list[float] = []
         for samples, start_s, end_s in _passes(schedule, worker.rank):
             given_s = speed.finish(start_s, timer.next(samples)[0]) - start_s
-            over.append(end_s - start_s - given_s * (1.0 + tolerance) - ALLOWANCE_S)
+            over.append(_over_s(end_s - start_s, given_s, tolerance))
         late = [each for each in over if each > 0]
         out[worker.name] = Late(passes=len(over), late=len(late), worst_s=max(late, default=0.0))
     return out

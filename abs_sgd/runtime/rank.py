@@ -9,7 +9,6 @@ wait, a count, a look at the clock, a paced pass, and where an algorithm reads h
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
 from hetsim.errors import ProgramError
+from hetsim.runtime.driver import uniform
 from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
 
 if TYPE_CHECKING:
@@ -237,10 +237,7 @@ class LiveRank:
         """Block until complete; what is complete is answered at once."""
         transfer: LiveTransfer = command.handle  # type: ignore[assignment]
         if not transfer.done:
-            try:
-                cause = WaitCause[command.cause.upper()] if command.cause else WaitCause.COLLECTIVE
-            except KeyError:
-                raise ProgramError(f"{self.algorithm.name} waits for the unknown cause {command.cause!r}") from None
+            cause = wait_cause(self.algorithm.name, command.cause, WaitCause.COLLECTIVE)
             start_s = self.watch.settle()
             self._finish(transfer)
             self.log.add(Kind.WAIT, start_s, self.log.seen_s[transfer.id], source=transfer.id, code=cause)
@@ -366,8 +363,7 @@ class LiveRank:
     def draw(self, command: cmd.Draw) -> float:
         """Uniform in [0, 1), keyed by (seed, purpose, name, how many were drawn): the simulator's draws."""
         index = self.draws[command.purpose] = self.draws.get(command.purpose, -1) + 1
-        text = f"{self.seed}/{command.purpose}/{self.port.name}/{index}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
+        return uniform(self.seed, command.purpose, self.port.name, index)
 
     def now(self, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""
@@ -382,3 +378,11 @@ def discard_reason(algorithm: str, text: str) -> DiscardReason:
         return DiscardReason[text.upper().replace("-", "_")]
     except KeyError:
         raise ProgramError(f"{algorithm} discards for the unknown reason {text!r}") from None
+
+
+def wait_cause(algorithm: str, text: str, otherwise: WaitCause) -> WaitCause:
+    """What a program puts its waiting down to. Raises ProgramError for a cause that is not known."""
+    try:
+        return WaitCause[text.upper()] if text else otherwise
+    except KeyError:
+        raise ProgramError(f"{algorithm} waits for the unknown cause {text!r}") from None

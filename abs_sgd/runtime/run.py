@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from abs_sgd.runtime.clock import stopwatch
 from abs_sgd.runtime.computing import numbers_of
 from abs_sgd.runtime.keeper import Keeper
 from abs_sgd.runtime.keeping import Keeping, Kept, together
-from abs_sgd.runtime.offsets import causal, clock_offsets, machine
+from abs_sgd.runtime.offsets import ClockOffset, causal, clock_offsets, machine
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.post import Post, server_group
 from abs_sgd.runtime.rank import LiveRank
@@ -192,25 +192,18 @@ def run_rank(
     checksums = tuple(part.decode() for part in _gather(checksum(state.parameters_P).encode()))
     if len(set(checksums)) > 1:
         raise SimulationError(f"replicas differ at the end of {algorithm.name}: {', '.join(checksums)}")
-    logs = [RankLog.unpack(part) for part in _gather(live.log.pack())]
-    schedule = None
-    clock: dict[str, Any] = {"machines": len(set(machines))}
-    if rank == 0:
-        if len(set(machines)) > 1:
-            logs, moved, most_s = causal(logs)
-            clock |= {"offsets": [asdict(o) for o in offsets], "rows_moved": moved, "moved_most_s": most_s}
-        header = Header(
-            algorithm=algorithm.name,
-            options=algorithm.options.model_dump(mode="json"),
-            seed=seed,
-            workers=tuple(w.name for w in cluster.workers),
-            dataset_samples=task.samples,
-            profile_yaml=profile_yaml,
-            origin="measured",
-            server=algorithm.has_server,
-            versions={**versions(), "torch": str(torch.__version__)},
-        )
-        schedule = schedule_of(logs, header)
+    header = Header(
+        algorithm=algorithm.name,
+        options=algorithm.options.model_dump(mode="json"),
+        seed=seed,
+        workers=tuple(w.name for w in cluster.workers),
+        dataset_samples=task.samples,
+        profile_yaml=profile_yaml,
+        origin="measured",
+        server=algorithm.has_server,
+        versions={**versions(), "torch": str(torch.__version__)},
+    )
+    schedule, clock = _recorded(live.log, header, machines, offsets)
     return RankResult(
         parameters_P=state.parameters_P.cpu(),
         progress=state.progress,
@@ -225,6 +218,20 @@ def run_rank(
 def schedule_of(logs: list[RankLog], header: Header) -> Schedule:
     """The one Schedule of all ranks' rows; without a server its place in polls and outcomes stays empty."""
     return Schedule(header=header, **merge(logs, server=header.server))
+
+
+def _recorded(
+    log: RankLog, header: Header, machines: Sequence[str], offsets: Sequence[ClockOffset]
+) -> tuple[Schedule | None, dict[str, Any]]:
+    """Everybody's rows as the one Schedule, on rank 0, and how the clocks of several machines were brought together."""
+    logs = [RankLog.unpack(part) for part in _gather(log.pack())]
+    clock: dict[str, Any] = {"machines": len(set(machines))}
+    if dist.get_rank():
+        return None, clock
+    if clock["machines"] > 1:
+        logs, moved, most_s = causal(logs)
+        clock |= {"offsets": [asdict(o) for o in offsets], "rows_moved": moved, "moved_most_s": most_s}
+    return schedule_of(logs, header), clock
 
 
 def ranks_of(cluster: Cluster, algorithm: Algorithm) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from abs_sgd.runtime.post import Letter, Mail, Post
-from abs_sgd.runtime.rank import LiveRank, Version
+from abs_sgd.runtime.rank import LiveRank, Version, wait_cause
 from abs_sgd.runtime.samples import PromptDispenser
 from abs_sgd.runtime.server import Answer
 from abs_sgd.runtime.wire import PeerLostError
@@ -152,13 +152,9 @@ class ServedRank(LiveRank):
     def _waited(self, parcel: Parcel, start_s: float, cause: str) -> None:
         """Log the wait. One for an answer is put down to the gate while the server held it back, then to the pull."""
         end_s, answer = self.watch.settle(), parcel.answer
-        code = WaitCause.PUSH if parcel.buffer_P is not None else WaitCause.PULL
-        if cause:
-            try:
-                code = WaitCause[cause.upper()]
-            except KeyError:
-                raise ProgramError(f"{self.algorithm.name} waits for the unknown cause {cause!r}") from None
-        elif answer is not None and answer.held and start_s < answer.replied_s < end_s:
+        of_transfer = WaitCause.PUSH if parcel.buffer_P is not None else WaitCause.PULL
+        code = wait_cause(self.algorithm.name, cause, of_transfer)
+        if not cause and answer is not None and answer.held and start_s < answer.replied_s < end_s:
             self.log.add(Kind.WAIT, start_s, answer.replied_s, source=parcel.id, code=WaitCause.GATE)
             start_s = answer.replied_s
         self.log.add(Kind.WAIT, start_s, end_s, source=parcel.id, code=code)

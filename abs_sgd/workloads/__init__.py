@@ -11,8 +11,10 @@ A new one is a builder that returns a `Task`, and a line in BUILDERS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from abs_sgd.workloads.analytic import least_squares, noisy_quadratic, scalar_constant_gradient
 from abs_sgd.workloads.cifar10 import cifar10_small_resnet, resnet18_cifar10, resnet18_gn_cifar10
@@ -56,4 +58,16 @@ def get(workload: str | Workload, **options: Any) -> Task:
     return builder(**options)
 
 
-__all__ = ["BUILDERS", "NEEDS_DATA", "Task", "get", "names"]
+def options_of(plain: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
+    """A builder's options from plain values: `dtype` by name, `device` where it is not the CPU. Raises UsageError for an unknown dtype."""
+    options = dict(plain)
+    if device != "cpu":
+        options["device"] = device
+    if isinstance(name := options.get("dtype"), str):
+        options["dtype"] = getattr(torch, name, None)
+        if not isinstance(options["dtype"], torch.dtype):
+            raise UsageError(f"dtype: torch has no {name!r} (float32, float64, bfloat16, …)")
+    return options
+
+
+__all__ = ["BUILDERS", "NEEDS_DATA", "Task", "get", "names", "options_of"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from abs_sgd.workloads.order import words
+
 Ints = NDArray[np.int64]
 Batch = tuple[Tensor, Tensor]
+PURPOSE_DROPOUT = 1  # keys its draws apart from others of the seed
+SEED_BITS = 2**63 - 1  # torch.manual_seed takes 64 bits signed
 EVALUATION_SAMPLES = 1000  # per forward pass; bounds memory only
 
 
@@ -55,6 +60,17 @@ def seeded(build: Callable[[], nn.Module], *, dtype: torch.dtype, device: str) -
             return build().to(dtype=dtype, device=device)
 
     return make
+
+
+@contextmanager
+def dropout_of(task: Task, seed: int, first: int) -> Iterator[None]:
+    """A pass whose dropout is keyed by (seed, first sample), whoever makes it; nothing to do for separable tasks, which have none."""
+    if task.separable:
+        yield
+        return
+    with torch.random.fork_rng(devices=[] if task.device == "cpu" else [task.device]):
+        torch.manual_seed(int(words(seed, PURPOSE_DROPOUT, first)) & SEED_BITS)
+        yield
 
 
 def to_device(tensor: Tensor, device: str) -> Tensor:

@@ -71,7 +71,7 @@ class Replay:
         from hetsim.convergence import Setting
 
         training = self.cluster.training
-        setting = Setting(learning_rate=training.learning_rate, momentum=training.momentum)
+        setting = Setting.of(training)
         how = self.how
         if how.backend == "inprocess":
             return Trained(self.trainer.curves(self.schedule, self.cluster, [setting], seed=seed)[0])

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.cluster.spec import Cluster
+from hetsim.cluster.spec import Cluster, Training
 from hetsim.schedule.table import Schedule
 
 
@@ -23,6 +23,11 @@ class Setting:
 
     learning_rate: float
     momentum: float
+
+    @classmethod
+    def of(cls, training: Training) -> Setting:
+        """The profile's own point."""
+        return cls(learning_rate=training.learning_rate, momentum=training.momentum)
 
 
 @dataclass(frozen=True, kw_only=True)

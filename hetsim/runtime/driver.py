@@ -51,6 +51,12 @@ def speed_of(worker: Worker, samples: int) -> float:
     return samples / seconds if seconds else math.inf
 
 
+def uniform(seed: int, purpose: str, name: str, index: int) -> float:
+    """The keyed draw in [0, 1) of a worker's program: the same whichever runtime drives it."""
+    text = f"{seed}/{purpose}/{name}/{index}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
+
+
 class Simulation:
     """One run of one algorithm on one cluster. `run()` returns the log; the clock starts at 0."""
 
@@ -296,8 +302,7 @@ class Simulation:
         """Uniform in [0, 1), keyed by (seed, purpose, name, how many were drawn)."""
         key = (rank.rank, command.purpose)
         index = self.draws[key] = self.draws.get(key, -1) + 1
-        text = f"{self.seed}/{command.purpose}/{rank.name}/{index}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
+        return uniform(self.seed, command.purpose, rank.name, index)
 
     def now(self, rank: Rank, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""
