@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hetsim import wording as w
 from hetsim.algorithms import Algorithm, make
@@ -19,7 +20,8 @@ from hetsim.cluster.spec import Cluster
 from hetsim.compute import pass_model, passes
 from hetsim.errors import UsageError
 from hetsim.metrics import Timing
-from hetsim.network import Fabric, bucket_bytes, stream_ready, streamed_finish
+from hetsim.network import Fabric, LinkId, bucket_bytes, stream_ready, streamed_finish
+from hetsim.schedule.kinds import Kind
 from hetsim.simulate import Result, simulate
 
 UPDATES = 400  # simulated for the comparison; its second half is long against any start [our choice]
@@ -87,7 +89,7 @@ def explain(cluster: Any, algorithm: str, options: Mapping[str, Any] | None = No
         why=why,
         steady=_figures(steady.timing),
         simulated=_figures(simulated.timing),
-        left_out=tuple(left_out(resolved)),
+        left_out=(*period.left_out(), *left_out(resolved)),
     )
 
 
@@ -127,20 +129,20 @@ class _Period:
     """One period of one algorithm on one cluster without luck; `closed` fills `steps` as it goes."""
 
     def __init__(self, cluster: Cluster, algorithm: Algorithm, steady: Result) -> None:
-        self.cluster, self.algorithm, self.options = cluster, algorithm, algorithm.options
+        self.cluster, self.algorithm, self.options, self.steady = cluster, algorithm, algorithm.options, steady
         self.steps: list[tuple[str, str, str]] = []
         self.models = [pass_model(worker) for worker in cluster.workers]
-        self.fabric = Fabric.of(cluster)
+        self.fabric = Fabric.of(without_luck(cluster))
         self.payload = cluster.workload.gradient_bytes
         self.open_batch = algorithm.name == "abs-sgd"
-        self.batches = self._batches(steady)
+        self.batches = self._batches()
 
-    def _batches(self, steady: Result) -> list[int]:
+    def _batches(self) -> list[int]:
         """Samples of every worker's unit of work: its batch, its micro-batch, or what balancing settled on."""
         training, n = self.cluster.training, self.cluster.n
         if self.open_batch:
-            return [training.micro_batch_samples] * n
-        u = steady.schedule.updates
+            return self._micro_batches()
+        u = self.steady.schedule.updates
         if len(u) and not self.algorithm.has_server:
             whole = int(
                 np.flatnonzero(u.samples == u.samples.max())[-1]
@@ -151,6 +153,21 @@ class _Period:
         by_name = sorted(range(n), key=lambda rank: self.cluster.workers[rank].name)
         share, rest = divmod(training.global_batch_samples, n)
         return [share + (by_name.index(rank) < rest) for rank in range(n)]
+
+    def _micro_batches(self) -> list[int]:
+        """The profile's, or with `equal-time` what each worker took most often in the second half of the run."""
+        micro, n = self.cluster.training.micro_batch_samples, self.cluster.n
+        if self.options.micro_batch == "equal":
+            return [micro] * n
+        s = self.steady.schedule
+        grads = s.rows(Kind.GRAD)
+        late = grads[s.end_s[grads] > self.steady.timing.start_s]
+        return [_most_frequent(s.samples[late[s.worker[late] == rank]]) or micro for rank in range(n)]
+
+    def left_out(self) -> list[str]:
+        """What of this algorithm its closed form does not know."""
+        varying = self.open_batch and self.options.micro_batch == "equal-time"
+        return ["micro-batches of equal time vary by a few samples (the most frequent are used)"] if varying else []
 
     def seconds(self, rank: int) -> tuple[float, float]:
         """Of all passes over this worker's batch, and of the last one."""
@@ -273,7 +290,7 @@ class _Period:
         return self.finish(steps * slow + c, text, steps * sum(self.batches), f"H·Σ b_i = {steps}·{sum(self.batches)}")
 
     def served(self) -> Figures:
-        """Parameter server whose own link is no bottleneck: each worker at its own pace, or all at the slowest's (SSP)."""
+        """Parameter server whose link takes all workers' at once: each at its own pace, or all at the slowest's (SSP)."""
         n = self.cluster.n
         rounds = []
         for rank in range(n):
@@ -283,6 +300,7 @@ class _Period:
         name = self.cluster.workers[slow].name
         self._step("slowest round", f"t_pull + t_{name}({self.batches[slow]}) + t_push", w.seconds(rounds[slow]))
         self._server_load(rounds)
+        self._check_closed(rounds)
         if self.algorithm.name == "ssp":
             period = rounds[slow] / n
             batch = sum(self.batches) / n
@@ -292,13 +310,40 @@ class _Period:
         return self.finish(1 / pushes, "1 / Σ 1/round_i", rate / pushes, "samples/s · period")
 
     def _server_load(self, rounds: list[float]) -> None:
-        """How full the server's link would be; past 100 % the closed form is too fast."""
-        network = self.cluster.network
-        if network.server is None or not math.isfinite(network.server.bytes_per_s):
+        """How full the server's link would be if nobody ever waited for it."""
+        server = self.cluster.network.server
+        if server is not None and math.isfinite(server.bytes_per_s):
+            load = math.fsum(self.payload / t for t in rounds) / server.bytes_per_s
+            self._step("server's link", "Σ M/round_i / bw, were it never shared", w.percent(load))
+
+    def _check_closed(self, rounds: list[float]) -> None:
+        """Raises UsageError where the rounds do not follow from each worker's own times."""
+        if shared := self._shared_link():
+            raise UsageError(
+                f"transfers can meet at the {shared}, whose link is narrower than those of its workers together"
+            )
+        if self.algorithm.name != "ssp":
             return
-        load = math.fsum(self.payload / t for t in rounds) / network.server.bytes_per_s
-        note = "; the closed form leaves queues there out" if load > 0.5 else ""
-        self._step("server's link", f"Σ M/round_i / bw{note}", w.percent(load))
+        ahead = self.steady.timing.start_s * (1 / min(rounds) - 1 / max(rounds))
+        if 1 <= ahead <= self.options.staleness:
+            raise UsageError(
+                f"the fastest is {ahead:.0f} rounds ahead of the slowest when the figures begin, and free to be "
+                f"{self.options.staleness}: nobody is held yet"
+            )
+
+    def _shared_link(self) -> str:
+        """A link on the way to the server that is too narrow for all who send over it at once; "" where there is none."""
+        senders: dict[LinkId, list[float]] = {}  # of every link, what each one's other links let it send
+        capacity = self.fabric.capacities(0.0)
+        for rank in range(self.cluster.n):
+            way = [link for link, _ in self.fabric.push(rank, self.payload).crossings]
+            for link in way:
+                others = [capacity[other] for other in way if other != link]
+                senders.setdefault(link, []).append(min(others, default=math.inf))
+        for link, sent in senders.items():
+            if len(sent) > 1 and math.fsum(sent) > capacity[link] * (1 + 1e-9):
+                return self.fabric.describe(link)
+        return ""
 
     def open(self) -> Figures:
         """The recurrence of back-to-back synchronizations."""
@@ -319,6 +364,12 @@ class _Period:
         speed = math.fsum(m / t if t else math.inf for m, t in zip(self.batches, g, strict=True))
         text = "mean of start_{k+1} - start_k, start_{k+1} = max_i g_i·⌈(start_k + C)/g_i⌉"
         return self.finish(period, text, speed * period, f"period · Σ v_i = {w.seconds(period)} · {w.rate(speed)}/s")
+
+
+def _most_frequent(samples: NDArray[np.int64]) -> int:
+    """0 of nothing."""
+    sizes, counts = np.unique(samples, return_counts=True)
+    return int(sizes[counts.argmax()]) if len(sizes) else 0
 
 
 def recurrence(g: list[float], c: float, updates: int = 2000) -> float:

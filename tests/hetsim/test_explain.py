@@ -34,17 +34,81 @@ training: {global_batch_samples: 96, micro_batch_samples: 8, max_samples: 100000
         ("one-step-delay-balanced", {}),
         ("local-sgd", {"local_steps": 4}),
         ("asgd", {}),
+        ("ssp", {}),
         ("abs-sgd", {}),
     ],
 )
 def test_closed_forms_agree_with_the_simulator_where_there_is_no_luck(label: tuple[str, dict[str, object]]) -> None:
     found = explain(load_profile(STEADY), *label)
     assert found.closed is not None
-    tolerance = {"abs-sgd": 0.01, "asgd": 0.01}.get(label[0], 1e-9)  # these two do not repeat exactly within the window
+    # these do not repeat exactly within the window
+    tolerance = {"abs-sgd": 0.01, "asgd": 0.01, "ssp": 0.01}.get(label[0], 1e-9)
     assert found.steady.samples_per_s == pytest.approx(found.closed.samples_per_s, rel=tolerance)
     assert found.steady.update_period_s == pytest.approx(found.closed.update_period_s, rel=tolerance)
     assert found.steady == found.simulated
     assert found.left_out == ("batches cut short at the end of an epoch",)
+
+
+def test_micro_batches_of_equal_time_are_those_that_the_workers_settle_on() -> None:
+    options = {"micro_batch": "equal-time"}
+    found = explain(load_profile(STEADY), "abs-sgd", options)
+    # b takes 50 ms for 8 samples; in that time a manages (0.050 - 0.002)·800 and c 0.050·200
+    assert [part.samples for part in found.parts] == [38, 8, 10]
+    assert found.closed is not None
+    assert found.closed.samples_per_s == pytest.approx(found.steady.samples_per_s, rel=0.02)
+    assert found.closed.mean_batch_samples == pytest.approx(found.steady.mean_batch_samples, rel=0.02)
+    assert any("equal time" in text for text in found.left_out)
+
+
+@pytest.mark.parametrize("name", ["mixed-gpu-4", "mixed-gpu-8", "emulated-4", "homogeneous-4"])
+def test_equal_time_on_shipped_clusters(name: str) -> None:
+    found = explain(load_profile(name), "abs-sgd", {"micro_batch": "equal-time"})
+    assert found.closed is not None
+    assert found.closed.samples_per_s == pytest.approx(found.steady.samples_per_s, rel=0.02)
+    # micro-batches that vary by a few samples shift against one another, which makes a period a little longer
+    assert found.closed.mean_batch_samples == pytest.approx(found.steady.mean_batch_samples, rel=0.06)
+
+
+@pytest.mark.parametrize("name", ["asgd", "ssp"])
+@pytest.mark.parametrize("server_gbit_per_s", [0.5, 1.0, 2.9, 3.0, 100.0])
+def test_a_server_s_link_that_transfers_share_has_no_closed_form(name: str, server_gbit_per_s: float) -> None:
+    profile = load_profile(STEADY, overrides=[f"network.server.bandwidth_gbit_per_s={server_gbit_per_s}"])
+    found = explain(profile, name)
+    if server_gbit_per_s < 3.0:  # three links of 1 Gbit/s
+        assert found.closed is None and "the server, whose link is narrower" in found.why
+        assert any(step[0] == "server's link" for step in found.steps)
+    else:
+        assert found.closed is not None
+        assert found.closed.samples_per_s == pytest.approx(found.steady.samples_per_s, rel=0.01)
+
+
+def test_the_link_of_a_node_is_shared_too() -> None:
+    together = STEADY.replace("name: a,", "name: a, node: n,").replace("name: b,", "name: b, node: n,")
+    found = explain(load_profile(together, overrides=["network.topology=nodes"]), "asgd")
+    assert found.closed is None and "the node n, whose link" in found.why
+    apart = explain(load_profile(STEADY, overrides=["network.topology=nodes"]), "asgd")
+    assert apart.closed is not None
+    assert apart.closed.samples_per_s == pytest.approx(apart.steady.samples_per_s, rel=0.01)
+
+
+def test_workers_that_the_staleness_does_not_hold_yet_have_no_closed_form() -> None:
+    found = explain(load_profile(STEADY), "ssp", {"staleness": 100_000})
+    assert found.closed is None and "nobody is held yet" in found.why
+
+
+def test_one_worker_shares_no_server() -> None:
+    text = STEADY.replace(
+        "  - {name: b, samples_per_s: 400.0, floor_s: 0.05}\n  - {name: c, samples_per_s: 200.0}\n", ""
+    )
+    found = explain(load_profile(text, overrides=["network.server.bandwidth_gbit_per_s=0.1"]), "asgd")
+    assert found.closed is not None
+    assert found.closed.samples_per_s == pytest.approx(found.steady.samples_per_s, rel=1e-9)
+
+
+def test_an_event_at_the_start_is_not_in_the_closed_form() -> None:
+    changed = STEADY + "events: [{at_s: 0.0, link: a, bandwidth_gbit_per_s: 0.01}]\n"
+    closed = explain(load_profile(changed), "one-step-delay").closed
+    assert closed == explain(load_profile(STEADY), "one-step-delay").closed
 
 
 def test_the_ring_formula_is_shown_with_its_numbers() -> None:
