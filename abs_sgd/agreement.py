@@ -55,14 +55,28 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One seed: predicted, measured, how far the live parameters are from those that the measured Schedule gives (None: diverged), and
-    by worker the passes that this machine did not do in time."""
+    """One seed: predicted, measured, how far the live parameters are from those that the measured Schedule gives (None: diverged, or
+    `unreplayed` says why they were not compared), and by worker the passes that this machine did not do in time.
+
+    `unexecuted`: why the Schedules were not executed, so that there are no losses. `folder`: of a run made elsewhere; `name`: what to call
+    the run (default: by its seed); `updates`: its number, where not all runs have the one asked for.
+    """
 
     seed: int
     predicted: Figures
     measured: Figures
     replay_deviation: float | None = None
     late_passes: Mapping[str, int] = field(default_factory=dict)
+    unexecuted: str = ""
+    unreplayed: str = ""
+    name: str = ""
+    folder: str | None = None
+    updates: int | None = None
+
+    @property
+    def called(self) -> str:
+        """What the run is called in checks and tables."""
+        return self.name or f"seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,39 +138,28 @@ def checks(runs: Sequence[Run], tolerances: Tolerances, updates: int) -> list[Ch
     """Everything that has to hold for the verdict."""
     out = []
     for run in runs:
-        out.append(Check(name=f"period, seed {run.seed}", error=period_error(run), tolerance=tolerances.period))
-        out.append(Check(name=f"shares, seed {run.seed}", error=share_error(run), tolerance=tolerances.share))
-        long = updates > LONGEST_REPLAY
-        why = (
-            f"more than {LONGEST_REPLAY} updates"
-            if long
-            else "the run diverged"
-            if run.replay_deviation is None
-            else ""
-        )
-        out.append(
-            Check(
-                name=f"replay, seed {run.seed}",
-                error=None if why else run.replay_deviation,
-                tolerance=REPLAY_TOLERANCE,
-                why=why,
-            )
-        )
+        out.append(Check(name=f"period, {run.called}", error=period_error(run), tolerance=tolerances.period))
+        out.append(Check(name=f"shares, {run.called}", error=share_error(run), tolerance=tolerances.share))
+        why = _unreplayed(run, updates)
+        error = None if why else run.replay_deviation
+        out.append(Check(name=f"replay, {run.called}", error=error, tolerance=REPLAY_TOLERANCE, why=why))
     if len(runs) > 1:  # the median of one run is that run
         off = relative(
             median(run.measured.update_period_s for run in runs), median(run.predicted.update_period_s for run in runs)
         )
         out.append(Check(name="period, median", error=off, tolerance=tolerances.period_median))
     times = [error for run in runs if (error := time_error(run)) is not None]
-    out.append(
-        Check(
-            name="time to target, median",
-            error=median(times) if times else None,
-            tolerance=tolerances.time,
-            why="" if times else "target reached neither in the prediction nor in the run",
-        )
-    )
+    why = "" if times else runs[0].unexecuted or "target reached neither in the prediction nor in the run"
+    error = median(times) if times else None
+    out.append(Check(name="time to target, median", error=error, tolerance=tolerances.time, why=why))
     return out
+
+
+def _unreplayed(run: Run, updates: int) -> str:
+    """Why a run's parameters are not compared; nothing where they are."""
+    if (run.updates or updates) > LONGEST_REPLAY:
+        return f"more than {LONGEST_REPLAY} updates"
+    return run.unexecuted or run.unreplayed or ("the run diverged" if run.replay_deviation is None else "")
 
 
 def verdict(found: Sequence[Check]) -> tuple[bool, str]:
@@ -203,7 +206,10 @@ def row(
         ],
         "runs": [
             {
+                "name": run.called,
                 "seed": run.seed,
+                "updates": run.updates,
+                "folder": run.folder,
                 "predicted": _figures(run.predicted),
                 "measured": _figures(run.measured),
                 "replay_deviation": run.replay_deviation,

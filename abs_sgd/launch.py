@@ -300,7 +300,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         keeping=job.keeping,
     )
     if result.schedule is not None:
-        facts = facts_of(job.workload, job.task_options, job.rule, job.pacing, job.backend)
+        facts = facts_of(job.workload, options, job.rule, job.pacing, job.backend)
         write_run(job.folder, result, cluster=job.cluster, algorithm=algorithm, facts=facts)
     meet()  # nobody leaves, and with it its connections, before the files are there
     dist.destroy_process_group()

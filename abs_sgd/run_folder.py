@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
 from hetsim.convergence.noise_scale import NoiseEstimate
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 
     from abs_sgd.runtime.run import Pacing, RankResult
     from abs_sgd.update import UpdateRule
+
+
+PARAMETERS, FACTS = "parameters.pt", "run.json"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,6 +56,25 @@ class LiveRun:
     resumed: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What run.json says of a finished run: its length, what was trained, and how."""
+
+    updates: int
+    samples: int
+    resumed: tuple[int, ...]
+    workload: str
+    task_options: Mapping[str, str]
+    rule: UpdateRule
+    pacing: Pacing
+    backend: str
+
+    @property
+    def device(self) -> str:
+        """Of the first rank: "cpu", "cuda:0"."""
+        return self.task_options.get("device", "cuda" if self.backend == "nccl" else "cpu")
+
+
 def write_run(
     folder: str | Path, result: RankResult, *, cluster: Cluster, algorithm: Algorithm, facts: Mapping[str, Any]
 ) -> None:
@@ -62,7 +86,7 @@ def write_run(
     folder, schedule = Path(folder), result.schedule
     assert schedule is not None
     save(schedule, folder / "schedule.parquet")
-    with whole_file(folder / "parameters.pt") as temporary:
+    with whole_file(folder / PARAMETERS) as temporary:
         torch.save(result.parameters_P, temporary)
     said = {
         "checksums": result.checksums,
@@ -74,7 +98,7 @@ def write_run(
         **facts,
     }
     measured = Result(schedule, cluster, algorithm, schedule.header.seed)
-    texts = {"result.json": json.dumps(simulation_document(measured), indent=2), "run.json": json.dumps(said)}
+    texts = {"result.json": json.dumps(simulation_document(measured), indent=2), FACTS: json.dumps(said)}
     if schedule.header.profile_yaml:
         texts = {"profile.yaml": schedule.header.profile_yaml, **texts}
     for name, text in texts.items():
@@ -88,7 +112,7 @@ def facts_of(
     """What run.json says of a run that its Schedule and profile do not."""
     return {
         "workload": workload,
-        "task_options": {name: str(value) for name, value in options.items()},
+        "task_options": {name: str(value).removeprefix("torch.") for name, value in options.items()},  # dtypes by name
         "rule": asdict(rule),
         "pacing": asdict(pacing),
         "backend": backend,
@@ -97,14 +121,11 @@ def facts_of(
 
 def read(folder: str | Path) -> LiveRun:
     """The run that a folder holds. Raises UsageError, ScheduleError."""
-    import torch
-
     folder = Path(folder)
-    try:
-        said = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        parameters_P = torch.load(folder / "parameters.pt", weights_only=True)
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: holds no finished run ({Path(error.filename).name} is missing)") from None
+    said = _said(folder)
+    parameters_P = read_parameters(folder)
+    if parameters_P is None:
+        raise UsageError(f"{folder}: holds no finished run ({PARAMETERS} is missing)")
     return LiveRun(
         schedule=load(folder / "schedule.parquet"),
         parameters_P=parameters_P,
@@ -114,3 +135,77 @@ def read(folder: str | Path) -> LiveRun:
         noise=NoiseEstimate(**said["noise"]),
         resumed=tuple(said["resumed"]),
     )
+
+
+def read_facts(folder: str | Path) -> Facts:
+    """What a finished run says of itself. Raises UsageError for what is none, is unfinished or damaged."""
+    from abs_sgd.runtime.run import Pacing
+    from abs_sgd.update import UpdateRule
+
+    folder = Path(folder)
+    said = _said(folder)
+    try:
+        return Facts(
+            updates=_checked(int, said["updates"]),
+            samples=_checked(int, said["samples"]),
+            resumed=_checked(tuple[int, ...], said["resumed"]),
+            workload=_checked(str, said["workload"]),
+            task_options=_checked(dict[str, str], said["task_options"]),
+            rule=_checked(UpdateRule, said["rule"]),
+            pacing=_checked(Pacing, said["pacing"]),
+            backend=_checked(str, said["backend"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{folder / FACTS}: damaged ({_first_line(error)})") from None
+
+
+def read_parameters(folder: str | Path) -> Tensor | None:
+    """Where a run ended; None where the folder does not hold it. Raises UsageError for a file that is no vector of parameters."""
+    import torch
+
+    path = Path(folder) / PARAMETERS
+    if not path.is_file():
+        return None
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever torch raises for a file that is not its own, or holds more than data
+        raise UsageError(f"{path}: holds no parameters ({_first_line(error)})") from None
+    if not isinstance(found, torch.Tensor) or found.dim() != 1 or not found.is_floating_point():
+        raise UsageError(f"{path}: holds no parameters")
+    return found
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """run.json. Raises UsageError that says what the folder is instead."""
+    from abs_sgd.checkpoint import CHECKPOINTS, last_checkpoint
+
+    try:
+        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{folder / FACTS}: damaged ({_first_line(error)})") from None
+    except OSError as error:
+        why = (
+            f"{FACTS} is missing"
+            if folder.is_dir()
+            else "it is a file"
+            if folder.exists()
+            else "there is no such folder"
+        )
+        if (folder / CHECKPOINTS).is_dir():
+            why = f"it was interrupted, {last_checkpoint(folder / CHECKPOINTS)}: resume it"
+        elif (folder / FACTS).exists():
+            why = str(error.strerror)
+        raise UsageError(f"{folder}: holds no finished run ({why})") from None
+    if not isinstance(said, dict):
+        raise UsageError(f"{folder / FACTS}: damaged (no mapping)")
+    return said
+
+
+def _checked(kind: Any, value: Any) -> Any:
+    """The value as that kind. Raises ValueError."""
+    return TypeAdapter(kind).validate_python(value)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -24,12 +24,14 @@ from hetsim.schedule import Kind, Schedule
 from hetsim.simulate import Result, simulate, versions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from abs_sgd.launch import LiveRun
     from abs_sgd.netlab import NetLab
     from abs_sgd.update import UpdateRule
     from abs_sgd.workloads import Task
     from hetsim.cluster import Profile
-    from hetsim.cluster.spec import Cluster
+    from hetsim.cluster.spec import Cluster, Workload
 
 VALIDATION_VERSION = 1
 UPDATES = 60  # half a minute at half a second each [our choice]
@@ -41,7 +43,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pair:
-    """One seed of one algorithm: what was predicted, what was measured, and the loss curves of the two Schedules."""
+    """One run of one algorithm: what was predicted, what was measured, and the loss curves of the two Schedules (none where they were not
+    executed)."""
 
     predicted: Result
     measured: Result
@@ -63,10 +66,11 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What all runs have in common; `said`: what differs from the profile, in words."""
+    """What all runs have in common; `said`: what differs from the profile, in words. `task`: None where it is not trained here."""
 
     cluster: Cluster
-    task: Task
+    workload: str
+    task: Task | None
     rule: UpdateRule
     profile_yaml: str
     updates: int
@@ -113,31 +117,56 @@ def validate(
             options = algorithm.options.model_dump(mode="json")
             rows.append(agreement.row(label, algorithm.name, options, compared, found))
         shaped = lab is not None
-    document = {
+    document = document_of(
+        setup,
+        rows,
+        seeds=[seed + number for number in range(runs)],
+        updates=updates,
+        shaped=shaped,
+        said=setup.said,
+        tolerances=allowed,
+        pace_tolerance=pace_tolerance,
+        machine={"cpus": os.cpu_count(), "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None},
+    )
+    return Validation(document=document, pairs=pairs, profile_yaml=setup.profile_yaml)
+
+
+def document_of(
+    setup: Setup,
+    rows: Sequence[dict[str, Any]],
+    *,
+    seeds: Sequence[int],
+    updates: int | None,
+    shaped: bool | None,
+    said: Sequence[str],
+    tolerances: Tolerances,
+    pace_tolerance: float | None,
+    machine: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """The JSON document; what is not known of runs made elsewhere is null."""
+    return {
         "schema_version": VALIDATION_VERSION,
         "profile": setup.cluster.name,
-        "workload": setup.task.name,
-        "seeds": [seed + number for number in range(runs)],
+        "workload": setup.workload,
+        "seeds": list(seeds),
         "updates": updates,
         "target_loss": agreement.finite(setup.target),
         "shaped": shaped,
-        "said": list(dict.fromkeys(setup.said)),
-        "tolerances": {**dataclasses.asdict(allowed), "pace": pace_tolerance},
+        "said": list(dict.fromkeys(said)),
+        "tolerances": {**dataclasses.asdict(tolerances), "pace": pace_tolerance},
         "within": all(row["within"] for row in rows),
         "verdict": "; ".join(f"{row['name']}: {row['verdict']}" for row in rows),
-        "algorithms": rows,
-        "machine": {"cpus": os.cpu_count(), "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None},
+        "algorithms": list(rows),
+        "machine": machine,
         "command": None,
         "versions": _versions(),
     }
-    return Validation(document=document, pairs=pairs, profile_yaml=setup.profile_yaml)
 
 
 def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE) -> Setup:
     """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained, MissingExtraError."""
     try:
         from abs_sgd import workloads
-        from abs_sgd.gradients import FlatModel
     except ImportError as error:
         raise MissingExtraError("running for real", "train") from error
     from abs_sgd.predictor import rule_of
@@ -147,16 +176,7 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
     cluster = profile.cluster()
     said: list[str] = []
     task = workloads.get(cluster.workload)
-    workload = cluster.workload
-    own_bytes = FlatModel(task.make_model(0)).size * task.dtype.itemsize
-    if own_bytes > workload.gradient_bytes:
-        said.append(f"gradients have the model's {own_bytes:,} bytes, not the profile's {workload.gradient_bytes:,.0f}")
-        workload = dataclasses.replace(workload, gradient_bytes=float(own_bytes))
-    elif own_bytes < workload.gradient_bytes:
-        said.append(f"gradients of {own_bytes:,} bytes are padded to the profile's {workload.gradient_bytes:,.0f}")
-    if workload.dataset_samples != task.samples:
-        said.append(f"the data have {task.samples:,} samples, not the profile's {workload.dataset_samples:,}")
-        workload = dataclasses.replace(workload, dataset_samples=task.samples)
+    workload = as_trained(cluster.workload, task, said)
     if any(link.changes for link in cluster.network.links):
         said.append(
             "links do not change while a live run lasts: the profile's events of links are in the prediction only"
@@ -165,6 +185,7 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
     stated = training.target_loss
     return Setup(
         cluster=dataclasses.replace(cluster, workload=workload),
+        workload=task.name,
         task=task,
         rule=rule_of(training, Setting.of(training)),
         profile_yaml=profile.to_yaml(),
@@ -173,6 +194,25 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
         pace_tolerance=pace_tolerance,
         said=said,
     )
+
+
+def as_trained(workload: Workload, task: Task, said: list[str], *, pad: bool = True) -> Workload:
+    """The profile's workload with the bytes that travel and the samples there are; what differs is added to `said`.
+
+    `pad`: gradients that are smaller than the profile's are padded to its bytes.
+    """
+    from abs_sgd.gradients import FlatModel
+
+    own_bytes = FlatModel(task.make_model(0)).size * task.dtype.itemsize
+    if own_bytes > workload.gradient_bytes or (own_bytes < workload.gradient_bytes and not pad):
+        said.append(f"gradients have the model's {own_bytes:,} bytes, not the profile's {workload.gradient_bytes:,.0f}")
+        workload = dataclasses.replace(workload, gradient_bytes=float(own_bytes))
+    elif own_bytes < workload.gradient_bytes:
+        said.append(f"gradients of {own_bytes:,} bytes are padded to the profile's {workload.gradient_bytes:,.0f}")
+    if workload.dataset_samples != task.samples:
+        said.append(f"the data have {task.samples:,} samples, not the profile's {workload.dataset_samples:,}")
+        workload = dataclasses.replace(workload, dataset_samples=task.samples)
+    return workload
 
 
 def _as_live(contender: Contender, setup: Setup) -> tuple[str, Algorithm]:
@@ -201,23 +241,39 @@ def _network(setup: Setup, shape: bool | None, *, server: bool = False) -> Itera
 
 
 def _pair(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> tuple[Pair, agreement.Run]:
-    predicted = simulate(setup.cluster, algorithm, seed=seed, updates=setup.updates)
-    predicted = _named(predicted.schedule, setup, algorithm, seed)
+    predicted = predict(setup, algorithm, seed)
     live = _run_live(setup, algorithm, seed, lab)
-    measured = _named(live.schedule, setup, algorithm, seed)
-    curve, _ = execute(setup, predicted.schedule, seed)
-    lived, deviation = execute(setup, measured.schedule, seed, live)
+    pair, run = compared(setup, predicted, live.schedule, live.parameters_P)
+    return pair, dataclasses.replace(run, late_passes=late_passes(setup, live.schedule))
+
+
+def predict(setup: Setup, algorithm: Algorithm, seed: int) -> Result:
+    """What the simulator says of one run."""
+    made = simulate(setup.cluster, algorithm, seed=seed, updates=setup.updates)
+    return _named(made.schedule, setup, algorithm, seed)
+
+
+def compared(
+    setup: Setup, predicted: Result, live: Schedule, parameters_P: Tensor | None
+) -> tuple[Pair, agreement.Run]:
+    """One run beside its prediction; losses and parameters where there is a task to execute both Schedules on."""
+    seed = predicted.seed
+    measured = _named(live, setup, predicted.algorithm, seed)
+    curves: dict[str, Curve] = {}
+    deviation = None
+    if setup.task is not None:
+        curves["predicted"], _ = execute(setup, predicted.schedule, seed)
+        curves["measured"], deviation = execute(setup, measured.schedule, seed, parameters_P)
     run = agreement.Run(
         seed=seed,
-        predicted=_figures(setup, predicted.schedule, curve),
-        measured=_figures(setup, measured.schedule, lived),
+        predicted=_figures(setup, predicted.schedule, curves.get("predicted")),
+        measured=_figures(setup, measured.schedule, curves.get("measured")),
         replay_deviation=deviation,
-        late_passes=_late(setup, measured.schedule),
     )
-    return Pair(predicted=predicted, measured=measured, curves={"predicted": curve, "measured": lived}), run
+    return Pair(predicted=predicted, measured=measured, curves=curves), run
 
 
-def _late(setup: Setup, schedule: Schedule) -> dict[str, int]:
+def late_passes(setup: Setup, schedule: Schedule) -> dict[str, int]:
     """Passes that took longer than the profile allows; a word where there were any."""
     from abs_sgd.runtime.pacing import lateness
 
@@ -227,7 +283,7 @@ def _late(setup: Setup, schedule: Schedule) -> dict[str, int]:
         named = ", ".join(f"{each.late} of {each.passes} of {name}" for name, each in late.items())
         worst_s = max(each.worst_s for each in late.values())
         setup.said.append(
-            f"{schedule.header.algorithm}, seed {schedule.header.seed}: this machine was late with passes ({named}; at worst by "
+            f"{schedule.header.algorithm}, seed {schedule.header.seed}: the machine was late with passes ({named}; at worst by "
             f"{1000 * worst_s:.0f} ms more than allowed)"
         )
     return {name: each.late for name, each in found.items()}
@@ -238,7 +294,9 @@ def _named(schedule: Schedule, setup: Setup, algorithm: Algorithm, seed: int) ->
     return Result(dataclasses.replace(schedule, header=header), setup.cluster, algorithm, seed)
 
 
-def _figures(setup: Setup, schedule: Schedule, curve: Curve) -> agreement.Figures:
+def _figures(setup: Setup, schedule: Schedule, curve: Curve | None) -> agreement.Figures:
+    if curve is None:
+        return agreement.figures(schedule, setup.cluster, None, None)
     met = curve.crossing(setup.target)
     return agreement.figures(schedule, setup.cluster, met[1] if met else None, agreement.finite(float(curve.loss[-1])))
 
@@ -260,10 +318,14 @@ def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None)
     )
 
 
-def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = None) -> tuple[Curve, float | None]:
-    """A Schedule as training in process: its loss curve, and the distance of `live`'s parameters from where it ends, over their norm."""
+def execute(
+    setup: Setup, schedule: Schedule, seed: int, parameters_P: Tensor | None = None
+) -> tuple[Curve, float | None]:
+    """A Schedule as training in process: its loss curve, and the distance of a live run's parameters from where it ends, over their
+    norm."""
     from abs_sgd.replay.inprocess import retrace
 
+    assert setup.task is not None
     samples = int(schedule.samples[schedule.rows(Kind.GRAD)].sum())
     return retrace(
         schedule,
@@ -271,7 +333,7 @@ def execute(setup: Setup, schedule: Schedule, seed: int, live: LiveRun | None = 
         setup.rule,
         seed=seed,
         evaluate_every_samples=max(1, samples // EVALUATIONS),
-        parameters_P=None if live is None else live.parameters_P,
+        parameters_P=parameters_P,
     )
 
 

@@ -43,8 +43,7 @@ def html(validation: Validation, *, command: str | None = None) -> str:
 
     document = validation.document
     title = f"Did the prediction for {document['profile']} hold?"
-    links = "links shaped" if document["shaped"] else "links not shaped"
-    facts = f"{document['workload']} · {document['updates']} updates · seeds {', '.join(map(str, document['seeds']))} · {links}"
+    facts = _facts(document)
     body = [
         f"<header>\n<h1>{escape(title)}</h1>\n<p class='verdict'>{escape(document['verdict'])}</p>\n"
         f"<p class='facts'>{escape(facts)}</p>\n</header>",
@@ -66,29 +65,44 @@ def html(validation: Validation, *, command: str | None = None) -> str:
     )
 
 
+def _facts(document: Mapping[str, Any]) -> str:
+    """What was run, in a line."""
+    updates, seeds = document["updates"], document["seeds"]
+    links = {True: "links shaped", False: "links not shaped", None: "run elsewhere"}[document["shaped"]]
+    length = "runs of different lengths" if updates is None else f"{updates} updates"
+    return f"{document['workload']} · {length} · seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} · {links}"
+
+
 def _algorithm(row: dict[str, Any], pairs: Any, document: dict[str, Any]) -> str:
     pair: Pair = pairs[0]
     return report._section(
         row["name"],
         f"<p>{escape(row['verdict'])}</p>",
         _table(row),
-        *_timelines(pair, row["runs"][0]["seed"]),
+        *_timelines(pair, called(row["runs"][0])),
         _loss(pairs, document),
     )
 
 
-def _timelines(pair: Pair, seed: int) -> list[str]:
+def called(run: Mapping[str, Any]) -> str:
+    """What a run is called (documents of before runs had names: by its seed)."""
+    return str(run.get("name") or f"seed {run['seed']}")
+
+
+def _timelines(pair: Pair, name: str) -> list[str]:
     from hetsim import plots
 
     sides = ((side, getattr(pair, side).schedule) for side in SIDES)
-    return [report._figure(plots.timeline(s), f"{side}, seed {seed}, half way through") for side, s in sides]
+    return [report._figure(plots.timeline(s), f"{side}, {name}, half way through") for side, s in sides]
 
 
 def _loss(pairs: Sequence[Pair], document: dict[str, Any]) -> str:
     """Against seconds and samples: of several seeds the median, in a band from the lowest to the highest."""
     from hetsim import plots
 
-    out = []
+    out: list[str] = []
+    if not all(pair.curves for pair in pairs):
+        return ""
     for axis in ("seconds", "samples"):
         curves = {side: [pair.curves[side] for pair in pairs] for side in SIDES}
         bands = {side: band(each, axis) for side, each in curves.items()}
@@ -158,7 +172,7 @@ def lines(row: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     out = []
     for run in row["runs"]:
         p, m = run["predicted"], run["measured"]
-        seed = f", seed {run['seed']}" if len(row["runs"]) > 1 else ""
+        seed = f", {called(run)}" if len(row["runs"]) > 1 else ""
         for name, key, show in (
             ("time per update", "update_period_s", wording.seconds),
             ("samples/s", "samples_per_s", wording.rate),

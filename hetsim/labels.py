@@ -45,7 +45,7 @@ def parse(text: str) -> Contender:
             raise UsageError(f"{text!r}: {option} is given twice")
         stated[option] = value
     understood = _understood(text, name, stated)
-    return Contender(name + _suffix(understood), name, understood)
+    return Contender(label_of(name, understood), name, understood)
 
 
 def _understood(text: str, name: str, stated: Mapping[str, str]) -> dict[str, Any]:
@@ -59,12 +59,16 @@ def _understood(text: str, name: str, stated: Mapping[str, str]) -> dict[str, An
     return {option: getattr(options, option) for option in stated}
 
 
-def _suffix(options: Mapping[str, Any]) -> str:
+def label_of(name: str, options: Mapping[str, Any]) -> str:
+    """The label that states these options.
+
+    >>> label_of("s-sgd", {"overlap": False})
+    's-sgd:overlap=false'
+    """
     if not options:
-        return ""
-    return ":" + ",".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items()
-    )
+        return name
+    stated = (f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items())
+    return f"{name}:{','.join(stated)}"
 
 
 def contenders(labels: Sequence[str] | None) -> list[Contender]:

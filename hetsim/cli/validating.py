@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from hetsim.cli import arguments as arg
 from hetsim.cli.terminal import emit_json, emit_rich, progress_bar, say
+from hetsim.errors import MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from abs_sgd.agreement import Tolerances
+    from abs_sgd.validate import Validation
+    from hetsim.cluster import Profile
 
 OUTSIDE = 3  # exit code: a check failed
+OF_THE_RUN = ("algorithm", "runs", "updates", "seed", "pace_tolerance", "shaped")  # known of a run made elsewhere
 
 
 def register(app: typer.Typer) -> None:
@@ -16,8 +28,27 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
-    profile: arg.ProfileArgument,
-    algorithm: arg.OneAlgorithm,
+    context: typer.Context,
+    profile: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROFILE]",
+            help=arg.PROFILE_HELP + " With --from-run by default the run's own.",
+            show_default=False,
+        ),
+    ] = None,
+    algorithm: arg.Algorithms = None,
+    from_run: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from-run",
+            metavar="DIR",
+            help="Compare a finished run's folder, as torchrun -m abs_sgd -o writes it, and run nothing; repeatable.",
+        ),
+    ] = None,
+    timing_only: Annotated[
+        bool, typer.Option("--timing-only", help="With --from-run: compare no losses and no parameters.")
+    ] = False,
     runs: int = typer.Option(1, "--runs", min=1, max=5, metavar="N", help="Runs, on paired seeds."),
     updates: int = typer.Option(60, "--updates", min=2, metavar="K", help="Updates of each run."),
     period_tolerance: float = typer.Option(0.05, "--period-tolerance", min=0.0, metavar="X", help="Time per update."),
@@ -40,37 +71,38 @@ def validate(
     as_json: arg.Json = False,
     output: arg.Output = None,
 ) -> None:
-    """Predict, run for real on this machine, and say whether the prediction held. Exit code 3 where it did not.
+    """Predict, run for real on this machine or take runs made elsewhere, and say whether the prediction held. Exit code 3 where it did not.
 
     \b
     Examples:
       hetsim validate emulated-4 -a abs-sgd
       hetsim validate emulated-4 -a s-sgd -a lb-bsp -a abs-sgd --runs 5 -o held
       hetsim validate my.yaml -a abs-sgd --period-tolerance 0.02 --json
+      hetsim validate --from-run run                     # of torchrun, against the profile it was started with
+      hetsim validate calibrated.yaml --from-run run-0 --from-run run-1 -o held
     """
     from abs_sgd import agreement, validation_report
-    from abs_sgd.validate import validate as run
     from hetsim import export
 
     folder = export.check_folder(output, False)
-    loaded = arg.read_profile(profile, overrides)
     tolerances = agreement.Tolerances(
         period=period_tolerance, period_median=median_tolerance, share=share_tolerance, time=time_tolerance
     )
-    with progress_bar("running") as progress:
-        found = run(
-            loaded,
-            algorithm,
-            runs=runs,
-            updates=updates,
-            seed=seed,
-            tolerances=tolerances,
-            shape=shaped,
-            pace_tolerance=pace_tolerance,
-            progress=progress,
+    if from_run:
+        _refuse_what_the_run_says(context)
+        found = _compare(profile, from_run, overrides, tolerances, losses=not timing_only)
+        words = ["hetsim", "validate", "profile.yaml", *_words(from_run), *["--timing-only"] * timing_only]
+        command = shlex.join(words)
+    else:
+        if profile is None or not algorithm:
+            raise UsageError("name a profile and an algorithm (PROFILE -a NAME), or a finished run (--from-run DIR)")
+        if timing_only:
+            raise UsageError("--timing-only is for finished runs (--from-run DIR)")
+        found = _run(
+            arg.read_profile(profile, overrides), algorithm, runs, updates, seed, tolerances, shaped, pace_tolerance
         )
-    command = arg.reproduce("validate", algorithm, predictor="nqm", seed=seed)
-    command += f" --runs {runs} --updates {updates}"
+        command = arg.reproduce("validate", algorithm, predictor="nqm", seed=seed)
+        command += f" --runs {runs} --updates {updates}"
     if folder is not None:
         validation_report.write(found, folder, command=command)
         say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
@@ -80,6 +112,61 @@ def validate(
         emit_rich(*_shown(found.document, validation_report.lines))
     if not found.within:
         raise typer.Exit(OUTSIDE)
+
+
+def _run(
+    profile: Profile,
+    algorithms: Sequence[str],
+    runs: int,
+    updates: int,
+    seed: int,
+    tolerances: Tolerances,
+    shape: bool | None,
+    pace_tolerance: float,
+) -> Validation:
+    from abs_sgd.validate import validate as run
+
+    with progress_bar("running") as progress:
+        return run(
+            profile,
+            algorithms,
+            runs=runs,
+            updates=updates,
+            seed=seed,
+            tolerances=tolerances,
+            shape=shape,
+            pace_tolerance=pace_tolerance,
+            progress=progress,
+        )
+
+
+def _compare(
+    profile: str | None, folders: Sequence[Path], overrides: list[str] | None, tolerances: Tolerances, *, losses: bool
+) -> Validation:
+    try:
+        from abs_sgd.validate_runs import validate_runs
+    except ImportError as error:
+        raise MissingExtraError("comparing real runs", "train") from error
+
+    given = None if profile is None else arg.read_profile(profile, overrides)
+    with progress_bar("comparing") as progress:
+        return validate_runs(
+            folders, given, overrides=overrides or (), tolerances=tolerances, losses=losses, progress=progress
+        )
+
+
+def _words(folders: Sequence[Path]) -> list[str]:
+    """The folders as options, found also from inside a result folder."""
+    return [word for folder in folders for word in ("--from-run", str(folder.absolute()))]
+
+
+def _refuse_what_the_run_says(context: typer.Context) -> None:
+    """Raises UsageError for options that a finished run has settled."""
+    for name in OF_THE_RUN:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--unshaped/--shaped" if name == "shaped" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option}: settled when the run was made; leave it out with --from-run")
 
 
 def _shown(document: dict[str, object], lines: object) -> list[object]:

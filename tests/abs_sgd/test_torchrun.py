@@ -16,8 +16,10 @@ from live_clusters import deviation
 from test_live_failures import PATIENCE_S, alive, until
 from test_live_resume import assert_one_run, newest_update
 
+from abs_sgd.agreement import Tolerances
 from abs_sgd.run_folder import read
 from abs_sgd.train import main
+from abs_sgd.validate_runs import validate_runs
 from hetsim.export import read_material
 
 pytestmark = [pytest.mark.torch, pytest.mark.live]
@@ -79,6 +81,11 @@ def test_ranks_of_torchrun_leave_the_folder_of_a_live_run(tmp_path: Path) -> Non
     run = read(tmp_path / "out")
     assert deviation(run) <= 1e-12
     assert run.schedule.header.workers == ("a", "b")
+    found = validate_runs(
+        [tmp_path / "out"], tolerances=Tolerances(period=1e3, share=1e3, time=1e3)
+    )  # unpaced: mechanics, not figures
+    assert found.within and found.document["algorithms"][0]["runs"][0]["updates"] == 12
+    assert found.document["algorithms"][0]["runs"][0]["replay_deviation"] <= 1e-12
     material = read_material(tmp_path / "out")  # what hetsim report reads
     assert material.document["updates"] == 12 and "digits-mlp" in material.profile_yaml
 
