@@ -4,7 +4,8 @@ HetsimError             anything hetsim refuses to do, with the reason
   ProfileError          a profile is wrong: every problem, each with file:line:column
   UsageError            a request that cannot be met (unknown name, bad option)
   MissingExtraError     a feature needs a package that is not installed
-  ScheduleError         a Schedule breaks one of its invariants or cannot be read
+  ScheduleError         a Schedule breaks one of its invariants
+    ScheduleFileError   a file holds no Schedule, or a damaged one
   SimulationError       a run failed
     RunTooLongError     a run's log would not fit into memory
     DeadlockError       every worker waits; prints what each one waits for
@@ -69,7 +70,13 @@ class ProfileError(UsageError):
 
 
 class ScheduleError(HetsimError):
-    """A Schedule breaks one of its invariants or cannot be read."""
+    """A Schedule breaks one of its invariants."""
+
+
+class ScheduleFileError(ScheduleError):
+    """A file holds no Schedule, or a damaged one: bad input, where a ScheduleError of a run is a failure of hetsim's own."""
+
+    exit_code = 2
 
 
 class SimulationError(HetsimError):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from hetsim.schedule.kinds import Kind, Payload, WaitCause
 from hetsim.schedule.table import Schedule
+from hetsim.writing import new_file
 
 TRACE_VERSION = 1
 COMPUTE, COMMUNICATION, WAITING = 1, 2, 3
@@ -54,14 +54,9 @@ def trace_events(schedule: Schedule, most: int = MOST_EVENTS) -> dict[str, Any]:
 
 def write_trace(schedule: Schedule, path: str | Path) -> None:
     """Write the trace gzipped, the same bytes every time, under a temporary name that is then renamed."""
-    path = Path(path)
     text = json.dumps(trace_events(schedule), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with new_file(Path(path)) as temporary:
         temporary.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _end(schedule: Schedule, most: int) -> float:

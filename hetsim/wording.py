@@ -115,7 +115,7 @@ def rate_cell(row: Mapping[str, Any]) -> str:
     """`0.05, β 0.9`: what tuning chose."""
     if row.get("learning_rate") is None:
         return NONE
-    return f"{row['learning_rate']:.3g}, β {row['momentum']:g}"
+    return f"{row['learning_rate']:.3g}" + ("" if row["momentum"] is None else f", β {row['momentum']:g}")
 
 
 def time_column(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Callable[[Mapping[str, Any]], str]]:

@@ -2,6 +2,8 @@
 
 CIFAR-10 is read in its standard binary layout: HETSIM_TEST_DATA names the folder that holds `cifar-10-batches-bin`.
 Without it the tests marked `data` are skipped. `slow` and `gpu` are left out unless asked for (`pytest -m slow`).
+
+No example of a property has to be computed within a time: a busy machine says nothing about the product.
 """
 
 from __future__ import annotations
@@ -14,6 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("hetsim", deadline=None)
+settings.load_profile("hetsim")
 
 
 def cifar10_folder() -> Path | None:

@@ -57,13 +57,15 @@ Force = Annotated[bool, typer.Option("--force", help="Replace a result folder th
 def read_profile(source: str | None, overrides: list[str] | None) -> Profile:
     """The profile a command was given; None is the embedded default, - standard input."""
     from hetsim.cluster import load_profile
+    from hetsim.cluster.document import MAX_TEXT_BYTES
+    from hetsim.cluster.loader import decoded
 
     if source != "-":
         return load_profile(source, overrides=overrides or ())
     import sys
 
-    text = sys.stdin.buffer.read(1_000_001).decode("utf-8-sig", errors="replace")
-    return load_profile(text + "\n", overrides=overrides or (), name="<stdin>")
+    data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
+    return load_profile(decoded(data, "<stdin>") + "\n", overrides=overrides or (), name="<stdin>")
 
 
 def only_one(algorithms: list[str], command: str) -> Contender:

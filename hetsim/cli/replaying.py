@@ -133,6 +133,8 @@ def prepare(folder: Path, workload: str, data: Path | None, overrides: list[str]
             else "hetsim simulate -o DIR writes one"
         )
         raise UsageError(f"{folder}: no schedule.parquet in it ({hint})")
+    if not profile_file.is_file():
+        raise UsageError(f"{folder}: no profile.yaml in it, which says what the schedule is of")
     from hetsim.cluster import load_profile
     from hetsim.schedule.store import load
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from hetsim.cluster.checks import check
+from hetsim.cluster.document import MAX_PROBLEMS, MAX_TEXT_BYTES
 from hetsim.cluster.profile import SCHEMA_VERSION, Profile
 from hetsim.cluster.traces import parse_table
+from hetsim.cluster.wording import findings
 from hetsim.errors import Problem, ProfileError, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_CSV_BYTES = 50_000_000  # a million steps; more adds nothing to medians
 MAX_CSV_ROWS = 1_000_000
+MOST_SIZES = 32  # batch sizes that a line is fitted to; the work grows with their cube [our choice]
 LINE_IS_GOOD = 0.05  # median relative residual up to which the line stands for the measurements [our choice]
 OUTLIER = 0.5  # a step this far (relative) from the median of its batch is reported as an outlier [our choice]
 
@@ -47,7 +54,7 @@ def import_steps(
     Per worker t(m) = max(floor_s, overhead_s + m / samples_per_s) is fitted to the median of every batch size, so that
     odd steps do not count, and without one odd batch size where five or more were measured. Where that line misses the
     medians by more than 5 %, the medians themselves become the profile's `step_times_s`.
-    Raises ProfileError with the line of every bad row.
+    Raises ProfileError with the line of every bad row, UsageError for a name or workload that cannot be.
     """
     from hetsim.cluster.loader import read_text
 
@@ -62,19 +69,31 @@ def import_steps(
     entries: list[dict[str, Any]] = []
     fits: list[StepFit] = []
     for worker, batches in steps.items():
-        medians = {samples: median(times) for samples, times in sorted(batches.items())}
-        fit = _fit(names[worker], batches, medians)
+        fit, points = _fit(names[worker], batches)
         fits.append(fit)
-        entries.append(_entry(fit, medians))
+        entries.append(_entry(fit, points))
     micro = max(min(batches) for batches in steps.values())  # the smallest pass that every worker was measured at
-    return _profile(name, workload, micro, entries, fits, Path(file).name).to_yaml(), tuple(fits)
+    return _checked(_tree(name, workload, micro, entries, fits, Path(file).name), file), tuple(fits)
 
 
-def _fit(worker: str, batches: dict[int, list[float]], medians: dict[int, float]) -> StepFit:
-    line = _robust_line(list(medians.items()))
-    residuals = [abs(line.seconds(samples) / seconds - 1) for samples, seconds in medians.items()]
+def _pooled(medians: dict[int, float]) -> dict[int, float]:
+    """At most MOST_SIZES batch sizes: where every step had its own, neighbours are taken together by their medians."""
+    if len(medians) <= MOST_SIZES:
+        return medians
+    sizes = list(medians)
+    cuts = [len(sizes) * i // MOST_SIZES for i in range(MOST_SIZES + 1)]
+    groups = [sizes[a:b] for a, b in pairwise(cuts)]
+    return {median_low(group): median_low([medians[m] for m in group]) for group in groups}
+
+
+def _fit(worker: str, batches: dict[int, list[float]]) -> tuple[StepFit, dict[int, float]]:
+    """The fit, and the medians it was fitted to."""
+    medians = {samples: median(times) for samples, times in sorted(batches.items())}
+    points = _pooled(medians)
+    line = _robust_line(list(points.items()))
+    residuals = [abs(line.seconds(samples) / seconds - 1) for samples, seconds in points.items()]
     ratios = [t / medians[samples] for samples, times in batches.items() for t in times]
-    return StepFit(
+    fit = StepFit(
         worker=worker,
         steps=len(ratios),
         batches=len(medians),
@@ -87,6 +106,7 @@ def _fit(worker: str, batches: dict[int, list[float]], medians: dict[int, float]
         outliers=sum(abs(ratio - 1) > OUTLIER for ratio in ratios),
         model="line" if median(residuals) <= LINE_IS_GOOD else "table",
     )
+    return fit, points
 
 
 def _robust_line(points: list[tuple[int, float]]) -> LineFit:
@@ -162,29 +182,47 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _profile(
+def _tree(
     name: str, workload: str, micro: int, entries: list[dict[str, Any]], fits: Sequence[StepFit], file: str
-) -> Profile:
+) -> dict[str, Any]:
     sources = {}
     for fit in fits:
         key = "samples_per_s" if fit.model == "line" else "step_times_s"
         how = f"line, residual {fit.residual_median:.1%}" if fit.model == "line" else "medians"
         sources[f"workers.{fit.worker}.{key}"] = f"calibrated from {file}: {fit.steps} steps, {how}"
     sources["network"] = "not measured: hetsim's defaults, state your own"
-    return Profile.model_validate(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "name": name,
-            "description": f"{len(entries)} worker{'s' if len(entries) > 1 else ''} with the step times of {file}.",
-            "workload": workload,
-            "workers": entries,
-            "sources": sources,
-            "training": {
-                "global_batch_samples": max(256, micro * len(entries)),
-                "micro_batch_samples": micro,
-                "weight_decay": 0.0005,  # what the predictor's constants of ResNet18 on CIFAR-10 were fitted with
-                "max_samples": 5_000_000,
-            },
-            "algorithms": {"abs-sgd": {"micro_batch": "equal-time"}},
-        }
-    )
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "description": f"{len(entries)} worker{'s' if len(entries) > 1 else ''} with the step times of {file}.",
+        "workload": workload,
+        "workers": entries,
+        "sources": sources,
+        "training": {
+            "global_batch_samples": max(256, micro * len(entries)),
+            "micro_batch_samples": micro,
+            "weight_decay": 0.0005,  # what the predictor's constants of ResNet18 on CIFAR-10 were fitted with
+            "max_samples": 5_000_000,
+        },
+        "algorithms": {"abs-sgd": {"micro_batch": "equal-time"}},
+    }
+
+
+def _checked(tree: dict[str, Any], file: str) -> str:
+    """As YAML that can be loaded. Raises UsageError for what was asked for, ProfileError for what was measured."""
+    try:
+        profile = Profile.model_validate(tree)
+        found = check(profile)
+    except ValidationError as error:
+        found = findings(error.errors(include_url=False), tree)
+    for finding in found:
+        if finding.path[:1] in (("name",), ("workload",)):
+            problem = finding.problem()
+            raise UsageError(Problem("", problem.message, problem.hint).render(f"--{finding.path[0]}"))
+    if found:
+        raise ProfileError(file, [finding.problem() for finding in found[:MAX_PROBLEMS]])
+    text = profile.to_yaml()
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        message = f"has {len(profile.workers):,} workers, more than fit into a profile of {MAX_TEXT_BYTES // 1000:,} kB"
+        raise ProfileError(file, [Problem("", message, "give one of equal workers, and its count in the profile")])
+    return text

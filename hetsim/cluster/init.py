@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_lowercase
 
 from hetsim.cluster import catalogue
 from hetsim.cluster.checks import speed_known
+from hetsim.cluster.document import parse_document
+from hetsim.cluster.loader import load_profile
 from hetsim.cluster.profile import MAX_WORKERS, SCHEMA_LINE, SCHEMA_VERSION
-from hetsim.errors import UsageError, nearest
+from hetsim.errors import Problem, ProfileError, UsageError, nearest
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gbit|mbit|kbit)(?:/s|ps)?", re.IGNORECASE)
 _GBIT = {"gbit": 1.0, "mbit": 1e-3, "kbit": 1e-6}
@@ -28,7 +31,7 @@ def init_profile(
 
     Up to 26 GPUs get one line and one letter each, in the order given: a and b are the A100s, c and d the V100s. More
     become one group a line: a-0, a-1, ... `slow` names a worker, a group, or a GPU model (all of its workers).
-    Raises UsageError: unknown GPU or worker, a count or rate that cannot be read.
+    Raises UsageError: unknown GPU or worker, a name, count or rate that cannot be read.
     """
     wanted = _parse_gpus(gpus)
     total = sum(count for _, count in wanted)
@@ -38,7 +41,28 @@ def init_profile(
     links = _slow_links([slow] if isinstance(slow, str) else slow, rows)
     rate = parse_rate(bandwidth, "--bandwidth ")
     _check_speeds([gpu for gpu, _ in wanted], workload)
-    return _text(name, workload, rows, links, rate, latency_us, total)
+    text = _text(_plain(name), workload, rows, links, rate, latency_us, total)
+    _check_loads(text, {"name": "--name", "network.bandwidth_gbit_per_s": "--bandwidth", "network.links": "--slow"})
+    return text
+
+
+def _plain(text: str) -> str:
+    """As YAML: in quotes where it would otherwise be read as something else."""
+    try:
+        same = parse_document(text, "").value == text
+    except ProfileError:
+        same = False
+    return text if same else json.dumps(text)
+
+
+def _check_loads(text: str, flags: Mapping[str, str]) -> None:
+    """What is written can be read. Raises UsageError, which names the flag whose value cannot stand in a profile."""
+    try:
+        load_profile(text)
+    except ProfileError as error:
+        problem = error.problems[0]
+        flag = next((flag for path, flag in flags.items() if problem.path.startswith(path)), problem.path)
+        raise UsageError(Problem("", problem.message, problem.hint).render(flag)) from None
 
 
 def parse_rate(text: str, flag: str) -> float:

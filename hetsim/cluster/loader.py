@@ -91,6 +91,11 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ProfileError(file, [Problem("", f"cannot be read: {reason}")]) from None
+    return decoded(data, file, max_bytes)
+
+
+def decoded(data: bytes, file: str, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Bytes as UTF-8 text. Raises ProfileError: too large, not UTF-8."""
     if len(data) > max_bytes:
         hint = "a profile is a few kB" if max_bytes == MAX_TEXT_BYTES else ""
         raise ProfileError(file, [Problem("", f"is larger than {max_bytes // 1000:,} kB", hint)])

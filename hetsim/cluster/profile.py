@@ -40,10 +40,10 @@ MAX_WORKERS = 20_000  # twice the largest cluster the simulator is benchmarked o
 MAX_TRACE_ROWS = 5_000  # keeps a profile that holds its traces within the size that can be loaded
 
 # Bounds on both sides keep every product and quotient of two values finite; none is near anything real.
-_LEAST = 1e-12
-_MAX_TIME_S = 1e9
+LEAST = 1e-12
+MAX_TIME_S = 1e9
 _MAX_BYTES = 1e18
-_MAX_SAMPLES = 10**15
+MAX_SAMPLES = 10**15
 _MAX_GRADIENT_BYTES = (
     1e13  # 2.5 trillion float32 parameters; in DDP's buckets of 25 MiB already 400,000 transfers an update
 )
@@ -61,8 +61,8 @@ def _option(value: Any) -> Any:
 
 
 def _not_tiny(value: float) -> float:
-    if value < _LEAST:
-        raise PydanticKnownError("greater_than_equal", {"ge": _LEAST})
+    if value < LEAST:
+        raise PydanticKnownError("greater_than_equal", {"ge": LEAST})
     return value
 
 
@@ -73,12 +73,12 @@ Name = Annotated[str, Strict(), Field(pattern=r"^[^\W\d_][\w-]*$", max_length=64
 
 Positive = Annotated[Number, Field(gt=0, le=_MAX_BYTES), AfterValidator(_not_tiny)]
 Rate = Annotated[Number, Field(gt=0, le=1e12), AfterValidator(_not_tiny)]
-Seconds = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
-PositiveSeconds = Annotated[Number, Field(gt=0, le=_MAX_TIME_S), AfterValidator(_not_tiny)]
-Samples = Annotated[int, Strict(), Field(gt=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
-Count = Annotated[int, Strict(), Field(ge=0, le=_MAX_SAMPLES), BeforeValidator(_whole)]
+Seconds = Annotated[Number, Field(ge=0, le=MAX_TIME_S)]
+PositiveSeconds = Annotated[Number, Field(gt=0, le=MAX_TIME_S), AfterValidator(_not_tiny)]
+Samples = Annotated[int, Strict(), Field(gt=0, le=MAX_SAMPLES), BeforeValidator(_whole)]
+Count = Annotated[int, Strict(), Field(ge=0, le=MAX_SAMPLES), BeforeValidator(_whole)]
 Gbit = Annotated[Number, Field(gt=0, le=1e9), AfterValidator(_not_tiny)]
-Micros = Annotated[Number, Field(ge=0, le=_MAX_TIME_S)]
+Micros = Annotated[Number, Field(ge=0, le=MAX_TIME_S)]
 Steps = Annotated[tuple[tuple[Samples, PositiveSeconds], ...], Field(min_length=1, max_length=MAX_TRACE_ROWS)]
 OptionValue = Annotated[
     bool | int | float | str | None,

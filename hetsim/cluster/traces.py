@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hetsim.cluster.document import Node
-from hetsim.cluster.profile import MAX_TRACE_ROWS
+from hetsim.cluster.profile import LEAST, MAX_SAMPLES, MAX_TIME_S, MAX_TRACE_ROWS
 from hetsim.cluster.wording import Finding
 from hetsim.errors import Problem, ProfileError
+
+LIMITS = {"samples": (1.0, MAX_SAMPLES), "seconds": (LEAST, MAX_TIME_S)}  # what a profile can hold
 
 
 def inline_traces(root: Node, trusted: bool) -> list[Finding]:
@@ -96,6 +98,9 @@ def _row(cells: dict[str, str], columns: tuple[str, ...]) -> dict[str, Any] | st
                 return f"{column} must be a number, not {text[:40]!r}"
             if not 0 < value < math.inf:
                 return f"{column} must be a finite number greater than 0, not {text[:40]}"
+            least, most = LIMITS[column]
+            if not least <= value <= most:
+                return f"{column} must be between {least:g} and {most:g}, not {text[:40]}"
             row[column] = value
     if not row["samples"].is_integer():
         return f"samples must be a whole number, not {cells['samples']}"

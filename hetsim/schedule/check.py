@@ -23,6 +23,8 @@ from hetsim.schedule.log import DTYPE
 if TYPE_CHECKING:
     from hetsim.schedule.table import Schedule
 
+MOST_SAMPLES = 2**53  # sums of them are exact in float64, and far from where int64 wraps round
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampleAccount:
@@ -71,14 +73,22 @@ def check_columns(s: Schedule) -> None:
     """Every number is one that can stand there, so that what follows (and every executor) may index with it."""
     if s.header.dataset_samples < 1 or not s.n:
         raise ScheduleError("a schedule needs workers and a data set with samples")
+    if s.header.dataset_samples > MOST_SAMPLES:
+        raise ScheduleError(f"a data set of more than {MOST_SAMPLES:,} samples")
     lengths = {len(getattr(s, name)) for name in DTYPE.names or ()}
     if len(lengths) != 1:
         raise ScheduleError(f"columns of unequal length: {sorted(lengths)}")
+    if lengths == {0}:
+        raise ScheduleError("a schedule without a single operation")
     _fail(np.flatnonzero((s.kind < 0) | (s.kind > max(Kind))), "a kind of row that is not known")
     _fail(np.flatnonzero((s.worker < -1) | (s.worker > s.n - (not s.header.server))), "no such worker")
     _fail(np.flatnonzero((s.worker < 0) & (s.kind != Kind.REDUCE)), "done by nobody")
     _fail(np.flatnonzero(~np.isfinite(s.scale)), "a weight that is not finite")
     _fail(np.flatnonzero(s.samples < 0), "fewer than no samples")
+    _fail(
+        np.flatnonzero((s.samples > MOST_SAMPLES) | (s.first > MOST_SAMPLES) | (s.first < -MOST_SAMPLES)),
+        "more samples than can be counted",
+    )
     for name in ("state", "parent", "source", "slot"):
         column = getattr(s, name)
         _fail(np.flatnonzero(column < -1), f"{name} below -1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import zlib
 from array import array
 from dataclasses import asdict
@@ -13,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from hetsim.errors import ScheduleError
+from hetsim.errors import ScheduleError, ScheduleFileError
 from hetsim.schedule.check import check
 from hetsim.schedule.log import DTYPE
 from hetsim.schedule.table import SCHEDULE_VERSION, Header, Schedule
+from hetsim.writing import new_file
 
 KEY = b"hetsim"
+# What reading a damaged or hostile document may meet, from a missing key to brackets within brackets.
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 MOST_OUTCOME_BYTES = 1 << 30  # refuse to unpack more: a damaged or hostile file
 
 _HEADER = {
@@ -42,7 +44,7 @@ def _unpack(text: str) -> bytes:
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(base64.b64decode(text, validate=True), MOST_OUTCOME_BYTES)
     if unpacker.unconsumed_tail:
-        raise ScheduleError("recorded outcomes are larger than 1 GiB")
+        raise ValueError("recorded outcomes are larger than 1 GiB")
     if not unpacker.eof:
         raise ValueError("recorded outcomes are cut short")
     return data
@@ -76,40 +78,35 @@ def save(schedule: Schedule, path: str | Path) -> None:
     """Write Parquet under a temporary name, then rename. Same schedule, same bytes (with the same pyarrow)."""
     import pyarrow.parquet as pq
 
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with new_file(Path(path)) as temporary:
         pq.write_table(to_table(schedule), temporary, compression="zstd", write_page_checksum=True)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | Path) -> Schedule:
-    """Read and check. Raises ScheduleError for what is no schedule, a newer version, or a broken invariant."""
+    """Read and check. Raises ScheduleFileError for what is no schedule, a newer version, or a broken invariant."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
-        raise ScheduleError(f"{path}: no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ScheduleError(f"{path}: not a Parquet file ({error})") from None
+        raise ScheduleFileError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ScheduleFileError(f"{path}: not a Parquet file ({error})") from None
     meta = (table.schema.metadata or {}).get(KEY)
     if meta is None:
-        raise ScheduleError(f"{path}: a Parquet file, but not a schedule")
+        raise ScheduleFileError(f"{path}: a Parquet file, but not a schedule")
     try:
         fields = json.loads(meta)
         header = fields["header"]
-        if not isinstance(header["schema_version"], int):
+        if type(header["schema_version"]) is not int:
             raise TypeError(f"schema_version is {header['schema_version']!r}")
         if header["schema_version"] > SCHEDULE_VERSION:
-            raise ScheduleError(
+            raise ScheduleFileError(
                 f"{path}: schedule version {header['schema_version']}, this hetsim reads up to {SCHEDULE_VERSION}: upgrade hetsim"
             )
         for key, kind in _HEADER.items():
-            if not isinstance(header[key], kind):
+            if not isinstance(header[key], kind) or isinstance(header[key], bool) != (kind is bool):
                 raise TypeError(f"{key} is {header[key]!r}")
         if not all(isinstance(name, str) for name in header["workers"]) or header["origin"] not in (
             "predicted",
@@ -124,7 +121,10 @@ def load(path: str | Path) -> Schedule:
             outcomes=tuple(array("d", _unpack(o)) for o in fields["outcomes"]),
             **columns,
         )
-    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, zlib.error, pa.ArrowException) as error:
-        raise ScheduleError(f"{path}: damaged schedule ({type(error).__name__}: {error})") from None
-    check(schedule)
+    except (*DAMAGE, zlib.error, pa.ArrowException) as error:
+        raise ScheduleFileError(f"{path}: damaged schedule ({type(error).__name__}: {error})") from None
+    try:
+        check(schedule)
+    except ScheduleError as error:
+        raise ScheduleFileError(f"{path}: {error}") from None
     return schedule

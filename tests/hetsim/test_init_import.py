@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,34 @@ def test_init_refuses_with_the_reason(gpus: str, slow: str | tuple[str, ...], wa
 def test_init_refuses_an_unknown_workload() -> None:
     with pytest.raises(UsageError, match="unknown workload 'resnet'"):
         init_profile("A100", workload="resnet")
+
+
+@pytest.mark.parametrize("name", ["my-cluster", "on", "true", "null", "123", "1e5", "ä", "𝒜", "x" * 64])
+def test_init_writes_any_name_so_that_it_comes_back(name: str) -> None:
+    assert load_profile(init_profile("T4:2", name=name)).name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", " x", "#x", "x # y", "a: b", "x\ny", "x\0", "\ud800", "it's", '"x"', "!!str x", "*x", "%"]
+)
+def test_init_refuses_what_is_no_name(name: str) -> None:
+    with pytest.raises(UsageError, match=r"^--name: "):
+        init_profile("T4:2", name=name)
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ({"bandwidth": "0.0000001kbit"}, "--bandwidth: must be at least 1e-12, not 1e-13"),
+        ({"slow": "a:0.0000001kbit"}, "--slow: must be at least 1e-12, not 1e-13"),
+        ({"latency_us": -1.0}, "network.latency_us: must be at least 0"),
+        ({"latency_us": 1e10}, "network.latency_us: must be at most 1e+09"),
+    ],
+)
+def test_init_writes_nothing_that_does_not_load(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        init_profile("T4:2", **flags)
+    assert str(caught.value).startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +205,58 @@ def test_bad_csv_names_its_lines(text: str, wanted: str) -> None:
     with pytest.raises(ProfileError) as caught:
         import_steps(text)
     assert str(caught.value).startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    "row, wanted",
+    [
+        ("a,1e300,1", "<steps>:2:1: samples must be between 1 and 1e+15, not 1e300"),
+        ("a,1e16,1", "<steps>:2:1: samples must be between 1 and 1e+15, not 1e16"),
+        ("a,16,1e300", "<steps>:2:1: seconds must be between 1e-12 and 1e+09, not 1e300"),
+        ("a,16,1e-300", "<steps>:2:1: seconds must be between 1e-12 and 1e+09, not 1e-300"),
+        ("a,16,1e-12", "<steps>: workers[0].samples_per_s: must be at most 1e+12, not 16000000000000.0"),
+        ("a,1e15,1e9\nb,1,1e9", "<steps>: training.global_batch_samples: must be at most 1,000,000,000,000,000"),
+    ],
+)
+def test_import_of_extremes_is_refused_with_the_reason(row: str, wanted: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        import_steps(f"worker,samples,seconds\n{row}\n")
+    assert str(caught.value).startswith(wanted)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("a", 1, 1e9), ("a", 2, 1e9)],
+        [("a", 1, 1e-12), ("a", 10**15, 1e9)],
+        [("a", 1, 1e-9), ("a", 2, 1e9), ("a", 3, 1e-9)],
+        [("x" * 300, 16, 1.0), ("漢 字", 16, 1.0), ("...", 16, 1.0)],
+        [("a", m, 0.01 + m / 100 * (1 + m % 7 / 10)) for m in range(1, 3000)],
+    ],
+)
+def test_import_of_odd_steps_loads(rows: list[tuple[str, int, float]]) -> None:
+    text, _ = import_steps(steps(rows))
+    assert load_profile(text).cluster().n == len({worker for worker, _, _ in rows})
+
+
+def test_where_every_step_has_a_batch_size_of_its_own_neighbours_are_taken_together() -> None:
+    (line,) = import_steps(steps([("a", m, 0.01 + m / 500) for m in range(1, 2000)]))[1]
+    assert line.model == "line" and line.batches == 1999
+    assert (line.samples_per_s, line.overhead_s) == pytest.approx((500, 0.01), rel=0.01)
+
+
+@pytest.mark.parametrize("flag", ["name", "workload"])
+@pytest.mark.parametrize("value", ["a: b", "", "x\ny"])
+def test_import_names_the_flag_that_is_wrong(flag: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^--{flag}: ") as caught:
+        import_steps(steps([("a", 16, 0.5)]), **{flag: value})
+    assert not isinstance(caught.value, ProfileError)
+
+
+def test_import_of_more_workers_than_a_profile_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hetsim.cluster.imports.MAX_TEXT_BYTES", 5_000)
+    with pytest.raises(ProfileError, match="has 100 workers, more than fit into a profile of 5 kB"):
+        import_steps(steps([(f"w{i}", 16, 1.0) for i in range(100)]))
 
 
 def test_import_from_a_file(tmp_path: Path) -> None:

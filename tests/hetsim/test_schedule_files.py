@@ -31,7 +31,7 @@ SCHEDULE = simulate(
 def refused(path: Path, match: str = ".") -> None:
     with pytest.raises(ScheduleError, match=match) as caught:
         load(path)
-    assert str(caught.value)
+    assert str(caught.value).startswith(str(path)) and caught.value.exit_code == 2  # bad input, no failed run
 
 
 @pytest.fixture
@@ -117,6 +117,9 @@ def put(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         put("schema_version", "1"),
         put("schema_version", None),
         put("origin", "dreamt"),
+        put("schema_version", True),
+        put("dataset_samples", True),
+        put("dataset_samples", 2**60),
         lambda meta: [1],
         lambda meta: {"header": meta["header"]},
         lambda meta: meta.update(header=[1]),
@@ -133,7 +136,7 @@ def test_wrong_metadata(tmp_path: Path, change: Callable[[dict[str, Any]], Any])
 
 
 def test_metadata_that_is_no_json(tmp_path: Path) -> None:
-    for text in (b"", b"{", b"\xff\xfe", b"3", b"null"):
+    for text in (b"", b"{", b"\xff\xfe", b"3", b"null", b"[" * 100_000, b'{"header":' * 100_000):
         pq.write_table(to_table(SCHEDULE).replace_schema_metadata({store.KEY: text}), tmp_path / "x")
         refused(tmp_path / "x", "damaged schedule")
 
@@ -169,8 +172,20 @@ def test_wrong_columns(tmp_path: Path, column: str, what: str) -> None:
     refused(tmp_path / "x")
 
 
+def test_without_a_single_row(tmp_path: Path) -> None:
+    pq.write_table(to_table(SCHEDULE).slice(0, 0), tmp_path / "x")
+    refused(tmp_path / "x", "without a single operation")
+
+
 def test_tampered_numbers(tmp_path: Path) -> None:
-    for column, value in (("state", 2**31 - 1), ("slot", -7), ("worker", 100), ("samples", -1), ("first", 2**62)):
+    for column, value in (
+        ("state", 2**31 - 1),
+        ("slot", -7),
+        ("worker", 100),
+        ("samples", -1),
+        ("first", 2**62),
+        ("samples", 2**62),
+    ):
         values = getattr(SCHEDULE, column).copy()
         values[0] = value
         save(dataclasses.replace(SCHEDULE, **{column: values}), tmp_path / "x")
