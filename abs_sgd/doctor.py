@@ -186,6 +186,6 @@ def _links() -> Iterator[Check]:
     disables = "links shaped to the profile's: ranks on one machine talk as fast as it can, and the run says so"
     probe = namespaces.probe()
     if probe.ok:
-        yield Check(name="shaped links", ok=True, found="root, ip, tc, tbf and network namespaces")
+        yield Check(name="shaped links", ok=True, found="root, ip, tc, htb and network namespaces")
     for lack in probe.lacks:
         yield Check(name="shaped links", ok=False, found=lack.what, disables=disables, remedy=lack.remedy)

@@ -1,14 +1,17 @@
 """One machine as the profile's cluster: a worker that is faster than its profile sleeps the difference.
 
-The time of a pass is the simulator's: the worker's line, table or trace, its luck, and the slow-downs of the clock time at which it runs.
-What a collective in flight costs a pass (`overlap_slowdown`) is not added: beside a real collective it is there already.
+The time of a pass is the simulator's: the worker's line, table or trace, its luck, and the slow-downs of the clock time at which it runs;
+that of an update is the worker's `update_s`. What a collective in flight costs a pass (`overlap_slowdown`) is not added: beside a real
+collective it is there already.
 
-A pass that ends a little late (a sleep that lasted longer than asked for, a busy machine) is made up for by the next ones, up to
-`ALLOWANCE_S`, so that passes take the profile's time in the mean. A worker that is late again and again cannot be emulated here.
+What begins or ends a little late (a sleep that lasted longer than asked for, cores that several ranks share, what is done between two
+passes) is made up for by the next pass or update, up to `ALLOWANCE_S`, so that they take the profile's time in the mean. A wait for
+others ends the account: it lasts as long as it lasts. A worker that is late again and again cannot be emulated here.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +47,9 @@ class Pace:
         self._timer = WorkTimer(worker, seed, quantum_samples)
         self._speed = SpeedProfile(worker.slowdowns)
         self._last: deque[float] = deque(maxlen=WINDOW)  # seconds later than allowed
-        self._owed_s = 0.0
+        self._due_s = (
+            math.inf
+        )  # when the profile's worker was through with what came before; infinite: it has waited since
 
     def catch_up(self, passes: Iterable[int]) -> None:
         """Go on after passes of so many samples each, whose luck is spent."""
@@ -66,17 +71,30 @@ class Pace:
         time, as in the simulator: the real pass, which is shorter, is over by then.
         """
         work_s, last_s = self._timer.next(samples)
-        end_s = self._speed.finish(start_s, work_s)
-        self._judge(samples, end_s - start_s, now_s - start_s)
+        begun_s = self._begun_s(start_s)
+        end_s = self._speed.finish(begun_s, work_s)
+        self._judge(samples, end_s - begun_s, now_s - start_s)
         for share in left:
             assert send is not None
-            due_s = self._speed.finish(start_s, work_s - self.backward_share * last_s * share)
-            now_s = _sleep(now_s, due_s - self._owed_s)
+            now_s = _sleep(now_s, self._speed.finish(begun_s, work_s - self.backward_share * last_s * share))
             before_s = time.monotonic()
             send()
             now_s += time.monotonic() - before_s
-        until_s = end_s - self._owed_s
-        self._owed_s = min(max(_sleep(now_s, until_s) - until_s, 0.0), ALLOWANCE_S)
+        _sleep(now_s, end_s)
+        self._due_s = end_s
+
+    def keep_update(self, start_s: float, now_s: float) -> None:
+        """Sleep until an operation on parameters begun at `start_s` has taken the profile's `update_s`."""
+        self._due_s = self._begun_s(start_s) + self.worker.update_s
+        _sleep(now_s, self._due_s)
+
+    def waited(self) -> None:
+        """What comes next begins when it begins: the worker has waited for others."""
+        self._due_s = math.inf
+
+    def _begun_s(self, start_s: float) -> float:
+        """When the profile's worker, which does nothing between two passes, has begun what began here at `start_s`."""
+        return max(min(start_s, self._due_s), start_s - ALLOWANCE_S)
 
     def _judge(self, samples: int, given_s: float, took_s: float) -> None:
         over_s = _over_s(took_s, given_s, self.tolerance)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
-from abs_sgd.runtime.clock import Stopwatch
+from abs_sgd.runtime.clock import Stopwatch, Time
 from abs_sgd.runtime.computing import Passes
 from abs_sgd.runtime.noise import NoiseLog, squared_norm
 from abs_sgd.runtime.pacing import Pace
@@ -240,6 +240,8 @@ class LiveRank:
             cause = wait_cause(self.algorithm.name, command.cause, WaitCause.COLLECTIVE)
             start_s = self.watch.settle()
             self._finish(transfer)
+            if self.pace is not None:
+                self.pace.waited()
             self.log.add(Kind.WAIT, start_s, self.log.seen_s[transfer.id], source=transfer.id, code=cause)
         result: cmd.Reduced = transfer.result
         return result
@@ -269,7 +271,7 @@ class LiveRank:
             made = self.updater.step(parent.state, sum_P, divisor=divisor, samples=samples, scale=command.scale)
             self._move(made)
             self.log.add(
-                Kind.STEP, start, self.watch.mark(), state=self.version.number, parent=parent.number, source=transfer.id,
+                Kind.STEP, start, self._updated(start), state=self.version.number, parent=parent.number, source=transfer.id,
                 samples=samples, first=divisor, scale=command.scale,
             )  # fmt: skip
             self.updates += 1
@@ -286,7 +288,7 @@ class LiveRank:
         self.wire.release(self.sum_P)
         self.slot, self.held, self.sum_P = -1, 0, None
         self.log.add(
-            Kind.STEP, start, self.watch.mark(), state=self.version.number, parent=parent.number, slot=slot,
+            Kind.STEP, start, self._updated(start), state=self.version.number, parent=parent.number, slot=slot,
             samples=samples, first=samples, scale=command.scale,
         )  # fmt: skip
         self.updates += 1
@@ -308,7 +310,7 @@ class LiveRank:
         self.made += 1
         self.point = Version(self.made, State(parameters_P=parameters_P, progress=parent.progress))
         self.log.add(
-            Kind.PREDICT, start, self.watch.mark(), state=self.made, parent=self.version.number, source=number, slot=slot,
+            Kind.PREDICT, start, self._updated(start), state=self.made, parent=self.version.number, source=number, slot=slot,
             samples=samples, scale=self.rule_scale, code=self.rule,
         )  # fmt: skip
 
@@ -330,11 +332,18 @@ class LiveRank:
             )
             self._move(made)
             self.log.add(
-                Kind.MIX, start, self.watch.mark(), state=self.version.number, parent=parent.number, source=transfer.id,
+                Kind.MIX, start, self._updated(start), state=self.version.number, parent=parent.number, source=transfer.id,
                 slot=anchor.number if anchor else -1, scale=command.weight, code=MixRule.KEEP,
             )  # fmt: skip
             self.anchor = self.version
         self.wire.release(transfer.buffer_P)
+
+    def _updated(self, start: Time) -> Time:
+        """The end of an operation on parameters, paced."""
+        if self.pace is not None:
+            now_s = self.watch.settle()
+            self.pace.keep_update(float(start), now_s)
+        return self.watch.mark()
 
     def _complete(self, transfer: LiveTransfer, does: str) -> None:
         if not transfer.done:

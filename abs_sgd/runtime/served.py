@@ -151,6 +151,8 @@ class ServedRank(LiveRank):
 
     def _waited(self, parcel: Parcel, start_s: float, cause: str) -> None:
         """Log the wait. One for an answer is put down to the gate while the server held it back, then to the pull."""
+        if self.pace is not None:
+            self.pace.waited()
         end_s, answer = self.watch.settle(), parcel.answer
         of_transfer = WaitCause.PUSH if parcel.buffer_P is not None else WaitCause.PULL
         code = wait_cause(self.algorithm.name, cause, of_transfer)

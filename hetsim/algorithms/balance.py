@@ -21,6 +21,8 @@ FREE_SLOPE = 1e-12  # seconds per sample of a worker that takes no time: it gets
 REMEMBERED_SIZES = 16  # [our choice] distinct batch sizes a worker fits its line to
 PACE_BAND = 0.05  # [our choice] share by which a micro-batch must change to be changed
 SMOOTHING = 0.25  # [our choice] weight of the newest time in the moving average of one batch size
+CHANGED = 0.25  # [our choice] share by which two passes in a row must miss what was expected to say that the speed has changed
+SIZES_OF_A_LINE = 3  # [our choice] distinct batch sizes it takes to expect anything of one between them
 
 
 def slowest(lines: tuple[Line, ...], batches: tuple[int, ...]) -> float:
@@ -78,6 +80,9 @@ def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], 
 class PassLine:
     """One worker's own line t(b) = intercept + slope·b, from moving averages of its recent passes by batch size.
 
+    A worker that becomes slower or faster does so at every size: two passes in a row that miss what was expected, to the same side, move
+    the whole line, where else the sizes of the past would bend it until each had been met again. One alone is a straggler's moment and
+    moves nothing.
     Kept as running sums over the remembered sizes, since every update of a balanced method asks for it.
     """
 
@@ -86,16 +91,45 @@ class PassLine:
         self._newest = 0
         self._b = self._bb = 0  # Σ b, Σ b²: exact
         self._t = self._bt = 0.0  # Σ t, Σ b·t
+        self._missed: tuple[int, float, float] | None = (
+            None  # the last pass, where it missed: samples, seconds, by what factor
+        )
 
     def note(self, done: Computed) -> None:
         """Take a pass into account; one without samples says nothing."""
         size = done.samples
         if not size:
             return
+        before, self._missed = self._missed, None
+        expected = self._expected(size)
+        factor = done.seconds / expected if expected > 0 else 1.0
+        if abs(factor - 1) > CHANGED:
+            if before is None or (before[2] > 1) != (factor > 1):
+                self._missed = size, done.seconds, factor
+                return
+            self._scale(math.sqrt(before[2] * factor))
+            self._take(*before[:2])
+        self._take(size, done.seconds)
+
+    def _expected(self, size: int) -> float:
+        """What a pass of this size has taken so far, 0 where that is not known."""
+        if size in self._seconds:
+            return self._seconds[size]
+        if len(self._seconds) < SIZES_OF_A_LINE or not min(self._seconds) < size < max(self._seconds):
+            return 0.0
+        intercept, slope = self.line() or (0.0, 0.0)
+        return intercept + slope * size
+
+    def _take(self, size: int, seconds: float) -> None:
         seen = self._forget(size)
-        self._remember(size, done.seconds if seen is None else seen + SMOOTHING * (done.seconds - seen))
+        self._remember(size, seconds if seen is None else seen + SMOOTHING * (seconds - seen))
         if len(self._seconds) > REMEMBERED_SIZES:
             self._forget(next(iter(self._seconds)))
+
+    def _scale(self, factor: float) -> None:
+        for size in self._seconds:
+            self._seconds[size] *= factor
+        self._t, self._bt = self._t * factor, self._bt * factor
 
     def _remember(self, size: int, seconds: float) -> None:
         self._seconds[size] = seconds

@@ -92,9 +92,13 @@ class PlayedWire(Wire):
         self.play = device, seconds, backend
         self.sent: list[tuple[int, int]] = []  # number of the transfer, elements
 
-    def send(self, part: Tensor) -> Work:
+    def send(self, part: Tensor) -> list[Work]:
         self.sent.append((self.launched, len(part)))
-        return Work(*self.play)
+        return [Work(*self.play)]
+
+    def exchange(self, row: Tensor) -> tuple[Tensor, Work]:
+        self.sent.append((self.launched, len(row)))
+        return row, Work(*self.play)
 
 
 def kernels_of(device: Device, per_sample_s: float) -> Any:

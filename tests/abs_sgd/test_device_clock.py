@@ -136,11 +136,11 @@ def test_a_paced_pass_sleeps_after_the_device_is_done(monkeypatch: pytest.Monkey
         device.host_s += seconds
 
     monkeypatch.setattr("abs_sgd.runtime.pacing.time.sleep", sleep)
-    MAY_WAIT.add(cmd.Compute)
+    MAY_WAIT.update((cmd.Compute, cmd.Apply))
     try:
         _, schedule = drive("s-sgd", "gloo", device, 0.01, pace=True)
     finally:
-        MAY_WAIT.discard(cmd.Compute)
+        MAY_WAIT.difference_update((cmd.Compute, cmd.Apply))
     grads = schedule.rows(Kind.GRAD)
     given_s = schedule.samples[grads] / 64.0  # four times what the device takes
     assert np.allclose(schedule.end_s[grads] - schedule.start_s[grads], given_s, rtol=0, atol=4 * LAUNCH_S)

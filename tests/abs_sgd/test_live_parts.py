@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 from concurrent.futures import Future
@@ -189,7 +190,9 @@ def test_a_pace_is_the_profiles_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sleeper = Sleeper(monkeypatch)
     pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
     pace.keep(10, 1.0, 1.25)  # a second's work
+    pace.waited()
     pace.keep(10, 4.5, 4.6)  # half of it at half speed
+    pace.waited()
     pace.keep(10, 8.0, 9.05)  # late, within the tolerance
     assert np.allclose(sleeper.slept, [0.75, 1.4])
 
@@ -208,9 +211,29 @@ def test_what_is_made_up_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     sleeper = Sleeper(monkeypatch)
     pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
     pace.keep(10, 8.0, 9.5)  # half a second late
-    pace.keep(10, 10.0, 10.2)
-    pace.keep(10, 11.0, 11.2)
-    assert np.allclose(sleeper.slept, [0.8 - ALLOWANCE_S, 0.8])
+    pace.keep(10, 9.5, 9.7)
+    pace.keep(10, 10.5 - ALLOWANCE_S, 10.7)
+    assert np.allclose(sleeper.slept, [0.8 - ALLOWANCE_S, 0.8 - ALLOWANCE_S])
+
+
+def test_what_comes_between_two_passes_is_made_up_for_and_a_wait_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = Sleeper(monkeypatch)
+    pace = Pace(slow_worker(), 0, 4, tolerance=0.1)
+    pace.keep(10, 8.0, 8.5)
+    pace.keep(10, 9.002, 9.5)  # 2 ms after the first has ended
+    pace.waited()
+    pace.keep(10, 10.003, 10.5)
+    assert np.allclose(sleeper.slept, [0.5, 0.5, 0.503])
+
+
+def test_an_update_takes_the_profiles_time_and_begins_where_the_pass_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper = Sleeper(monkeypatch)
+    pace = Pace(dataclasses.replace(slow_worker(), update_s=0.25), 0, 4, tolerance=0.1)
+    pace.keep_update(8.0, 8.05)
+    pace.keep(10, 8.253, 8.5)  # 3 ms late, of its second
+    pace.keep_update(9.2505, 9.251)
+    pace.keep_update(9.75, 9.76)  # .25 s after it could have begun: 5 ms of them are forgiven
+    assert np.allclose(sleeper.slept, [0.2, 0.75, 0.249, 0.235])
 
 
 def test_a_moment_is_forgiven_and_a_slow_worker_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
