@@ -60,7 +60,7 @@ def test_micro_batches_of_equal_time_are_those_that_the_workers_settle_on() -> N
     assert any("equal time" in text for text in found.left_out)
 
 
-@pytest.mark.parametrize("name", ["mixed-gpu-4", "mixed-gpu-8", "emulated-4", "homogeneous-4"])
+@pytest.mark.parametrize("name", ["mixed-gpu-4", "mixed-gpu-4-slow", "mixed-gpu-8", "homogeneous-4"])
 def test_equal_time_on_shipped_clusters(name: str) -> None:
     found = explain(load_profile(name), "abs-sgd", {"micro_batch": "equal-time"})
     assert found.closed is not None
