@@ -197,7 +197,7 @@ class Alone(Wire):
 
     def start(self, buffer_P: torch.Tensor, share: Share, sent: Sequence[Any] = ()) -> LiveTransfer:
         self.launched += 1
-        return LiveTransfer(self.launched - 1, buffer_P, self._side(share), [])
+        return LiveTransfer(self.launched - 1, buffer_P, self._row(share), [])
 
     def complete(self, transfer: LiveTransfer) -> bool:
         self.asked[transfer.id] = self.asked.get(transfer.id, 0) + 1
