@@ -70,6 +70,8 @@ def main() -> None:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
                 save(state, args.checkpoint)
             print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right", flush=True)
+    dist.barrier()  # nobody goes while another evaluates
+    del ddp  # it holds the group, whose threads must end before the interpreter does
     dist.destroy_process_group()
 
 
