@@ -6,6 +6,7 @@ torchrun --standalone --nproc-per-node 2 examples/train_abs_sgd.py --epochs 5
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def main() -> None:
                     save(trainer.state_dict(), args.checkpoint)
                 print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right", flush=True)
     trainer.finish()
+    del trainer, loss  # they hold the group, whose threads must end before the interpreter does
+    gc.collect()
     dist.destroy_process_group()
 
 
