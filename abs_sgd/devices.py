@@ -5,6 +5,10 @@
 
 CPU tensors and GPU tensors both travel over gloo, where ranks may share a GPU; nccl moves GPU tensors only and wants a GPU for each
 rank ("Duplicate GPU detected" out of the middle of the first collective otherwise).
+
+torch.distributed.nn.functional is imported here, before there is a group: its functions have the default group as a default argument. An
+optimizer imports it too, and if that is the first time, the group outlives destroy_process_group with gloo's threads, one of which
+may want the interpreter's lock when the interpreter is gone ("terminate called without an active exception", one exit in ten).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 
 from hetsim.errors import UsageError, nearest
 

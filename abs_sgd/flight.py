@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: see abs_sgd.devices
 from torch import Tensor
 
 from abs_sgd.roll_call import ANSWER_S, LONG_S, RollCall
@@ -78,7 +79,7 @@ class Group:
         self.together = dist.is_available() and dist.is_initialized()
         if group is not None and not self.together:
             raise SimulationError("a process group was given, but torch.distributed is not initialised")
-        self.group = (group or dist.group.WORLD) if self.together else None
+        self.group = group  # None: the default one, which nobody here keeps beyond destroy_process_group
         self.rank = dist.get_rank(self.group) if self.together else 0
         self.n = dist.get_world_size(self.group) if self.together else 1
         if self.rank < 0:
@@ -167,5 +168,4 @@ class Group:
     def from_first(self, tensor: Tensor) -> None:
         """Blocking: the first rank's values in place of this rank's."""
         if self.n > 1:
-            assert self.group is not None
-            dist.broadcast(tensor, src=dist.get_global_rank(self.group, 0), group=self.group)
+            dist.broadcast(tensor, group=self.group, group_src=0)

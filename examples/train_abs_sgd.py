@@ -6,7 +6,6 @@ torchrun --standalone --nproc-per-node 2 examples/train_abs_sgd.py --epochs 5
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import abs_sgd
+from abs_sgd import AbsSgd, OpenBatchSampler
 
 HELD_OUT = 297  # of 1,797 pictures
 
@@ -45,9 +44,9 @@ def main() -> None:
     data, test_x, test_y = pictures()
     model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    sampler = abs_sgd.OpenBatchSampler(len(data), batch_size=16, seed=0)
+    sampler = OpenBatchSampler(len(data), batch_size=16, seed=0)
     loader = DataLoader(data, batch_sampler=sampler)
-    trainer = abs_sgd.AbsSgd(model, optimizer, sampler=sampler, clip_norm=5.0)
+    trainer = AbsSgd(model, optimizer, sampler=sampler, clip_norm=5.0)
     if args.checkpoint and args.checkpoint.exists():
         trainer.load_state_dict(torch.load(args.checkpoint, weights_only=True))
     for epoch in range(sampler.epoch, args.epochs):
@@ -64,8 +63,6 @@ def main() -> None:
                     save(trainer.state_dict(), args.checkpoint)
                 print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right", flush=True)
     trainer.finish()
-    del trainer, loss  # they hold the group, whose threads must end before the interpreter does
-    gc.collect()
     dist.destroy_process_group()
 
 

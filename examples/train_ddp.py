@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # imported later, by the optimizer, it would keep the group
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -70,8 +71,7 @@ def main() -> None:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
                 save(state, args.checkpoint)
             print(f"epoch {epoch + 1}: {right:.1%} of held-out digits right", flush=True)
-    dist.barrier()  # nobody goes while another evaluates
-    del ddp  # it holds the group, whose threads must end before the interpreter does
+    del ddp  # it keeps the group too, whose threads must end before the interpreter does
     dist.destroy_process_group()
 
 
