@@ -37,6 +37,7 @@ from abs_sgd.measuring import beside, long_enough, rounds
 from abs_sgd.update import State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
 from hetsim.errors import HetsimError, SimulationError, UsageError
+from hetsim.writing import new_file
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 MOST_OVERLAP_BYTES = 256 * 2**20  # the gradient of 64 million float32 parameters; bounds memory [our choice]
@@ -325,9 +326,8 @@ def _rank_process(folder: Path) -> None:
     try:
         document = _measure(settings)
         if document is not None:
-            temporary = folder / ".measured.json.tmp"
-            temporary.write_text(json.dumps(document), encoding="utf-8")
-            os.replace(temporary, folder / "measured.json")
+            with new_file(folder / "measured.json") as temporary:
+                temporary.write_text(json.dumps(document), encoding="utf-8")
     except BaseException as error:
         print(error if isinstance(error, HetsimError) else f"{type(error).__name__}: {error}".splitlines()[0])
         code = 1

@@ -23,7 +23,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -35,6 +34,7 @@ from torch import Tensor
 
 from abs_sgd.update import Progress, State
 from hetsim.errors import UsageError
+from hetsim.writing import new_file
 
 CHECKPOINTS = "checkpoints"  # in the folder of a run or a replay
 VERSION = 1  # of the files; a changed meaning raises it
@@ -158,15 +158,10 @@ def state_of(plain: Mapping[str, Any]) -> State:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`, renamed to it when the block ends well and removed when it does not."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with new_file(path) as temporary:
         yield temporary
         with temporary.open("rb+") as written:
             os.fsync(written.fileno())  # renamed before its data are on the disk, it could be empty after a power cut
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _open(folder: Path, update: int) -> Checkpoint | None:

@@ -151,18 +151,25 @@ def probe() -> Probe:
 
 
 def shape(device: str, bits_per_s: float, burst_bytes: int) -> Sequence[tuple[str, ...]]:
-    """What `tc` is to be told so that an unshaped device sends at this rate (a token bucket).
+    """What `tc` is to be told so that an unshaped device sends at this rate.
 
-    Packets below 128 bytes pass beside it: acknowledgements and notices do not queue behind a collective's data, as they do not on a
-    host with the usual fair queueing. A thousand packets may queue before any is dropped, more than a collective sends.
+    Packets of 52 bytes, which are IP's and TCP's headers with a time stamp and nothing else, pass beside the bucket: bare
+    acknowledgements do not queue behind a collective's data, as they do not on a host with the usual fair queueing. A thousand packets
+    may queue before any is dropped, more than a collective sends.
     """
-    bucket = ("htb", "rate", f"{bits_per_s:.0f}bit", "burst", f"{burst_bytes}b", "cburst", f"{burst_bytes}b")
-    small = ("u32", "match", "u16", "52", "0xffff", "at", "2")  # total length: headers alone
+    bare = ("u32", "match", "u16", "52", "0xffff", "at", "2")  # IP's total length
     return (
         ("qdisc", "replace", "dev", device, "root", "handle", "1:", "htb", "default", "10"),
-        ("class", "replace", "dev", device, "parent", "1:", "classid", "1:10", *bucket, "quantum", "65536"),
-        ("filter", "replace", "dev", device, "parent", "1:", "protocol", "ip", "prio", "1", *small, "flowid", "1:0"),
+        bucket(device, bits_per_s, burst_bytes),
+        ("filter", "replace", "dev", device, "parent", "1:", "protocol", "ip", "prio", "1", *bare, "flowid", "1:0"),
     )
+
+
+def bucket(device: str, bits_per_s: float, burst_bytes: int) -> tuple[str, ...]:
+    """What `tc` is to be told so that a device that is shaped has a token bucket of this rate."""
+    rate, burst = f"{bits_per_s:.0f}bit", f"{burst_bytes}b"
+    where = ("class", "replace", "dev", device, "parent", "1:", "classid", "1:10")
+    return (*where, "htb", "rate", rate, "burst", burst, "cburst", burst, "quantum", "65536")
 
 
 def _requirements() -> Iterable[Lack]:

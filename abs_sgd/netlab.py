@@ -178,9 +178,10 @@ class NetLab:
             if math.isfinite(bytes_per_s):
                 wire = bytes_per_s / self.payload_share
                 burst = self.burst_bytes or max(BURST_BYTES, math.ceil(wire * BURST_S))
-                words = namespaces.shape(device, wire * 8, burst)
-                for each in words[1:2] if self._shaped(namespace, device) else words:
-                    namespaces.run("tc", "-n", namespace, *each)
+                asked = device, wire * 8, burst
+                shaped = self._shaped(namespace, device)
+                for words in [namespaces.bucket(*asked)] if shaped else namespaces.shape(*asked):
+                    namespaces.run("tc", "-n", namespace, *words)
             elif self._shaped(namespace, device):
                 namespaces.run("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
 

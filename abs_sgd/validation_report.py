@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hetsim import export, report, wording
+from hetsim import export, report, wording, writing
 
 if TYPE_CHECKING:
     from abs_sgd.validate import Pair, Validation
@@ -23,10 +23,10 @@ def write(validation: Validation, folder: str | Path, *, command: str | None = N
     algorithms. Whole or not at all. Raises UsageError."""
     document = {**validation.document, "command": command}
     labels = export.safe_labels(list(validation.pairs))
-    with export.new_folder(folder) as temporary:
-        export.write_json(temporary / "validation.json", document)
-        export.write_text(temporary / "profile.yaml", validation.profile_yaml)
-        export.write_text(temporary / "report.html", html(validation, command=command))
+    with writing.new_folder(folder) as temporary:
+        writing.write_json(temporary / "validation.json", document)
+        writing.write_text(temporary / "profile.yaml", validation.profile_yaml)
+        writing.write_text(temporary / "report.html", html(validation, command=command))
         for label, name in labels.items():
             place = temporary if len(labels) == 1 else temporary / name
             place.mkdir(exist_ok=True)

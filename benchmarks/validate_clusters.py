@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from abs_sgd.validate import validate
-from hetsim import export, load_profile
+from hetsim import load_profile, writing
 from hetsim.errors import HetsimError
 
 PROFILES = ("emulated-4", "emulated-4-slow-link", "emulated-4-changing")
@@ -70,7 +70,7 @@ def _cell(folder: Path, profile: str, algorithm: str, asked: argparse.Namespace)
     made = validate(
         load_profile(profile), [algorithm], runs=asked.runs, updates=asked.updates, shape=not asked.unshaped
     )
-    export.write_file(place, json.dumps(made.document, indent=2, allow_nan=False) + "\n")
+    writing.write_file(place, json.dumps(made.document, indent=2, allow_nan=False) + "\n")
     return made.document
 
 

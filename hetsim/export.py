@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hetsim.errors import UsageError
-from hetsim.writing import check_file, check_folder, new_folder, write_file, write_json, write_text
+from hetsim.writing import new_folder, write_json, write_text
 
 if TYPE_CHECKING:
     from hetsim.comparison import Comparison
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
     from hetsim.simulate import Result
 
 RESULT_VERSION = 1
-__all__ = [
-    "check_file",
-    "check_folder",
-    "load_curve",
-    "new_folder",
-    "read_material",
-    "safe_label",
-    "save_curve",
-    "simulation_document",
-    "warnings_of",
-    "write_comparison",
-    "write_file",
-    "write_json",
-    "write_simulation",
-    "write_text",
-]
 CURVE_COLUMNS = ("updates", "samples", "time_s", "loss")
 
 

@@ -47,9 +47,7 @@ class Pace:
         self._timer = WorkTimer(worker, seed, quantum_samples)
         self._speed = SpeedProfile(worker.slowdowns)
         self._last: deque[float] = deque(maxlen=WINDOW)  # seconds later than allowed
-        self._due_s = (
-            math.inf
-        )  # when the profile's worker was through with what came before; infinite: it has waited since
+        self._due_s = math.inf  # when the profile's worker was through with what came before; infinite: it waited
 
     def catch_up(self, passes: Iterable[int]) -> None:
         """Go on after passes of so many samples each, whose luck is spent."""

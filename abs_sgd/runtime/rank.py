@@ -240,11 +240,14 @@ class LiveRank:
             cause = wait_cause(self.algorithm.name, command.cause, WaitCause.COLLECTIVE)
             start_s = self.watch.settle()
             self._finish(transfer)
-            if self.pace is not None:
-                self.pace.waited()
-            self.log.add(Kind.WAIT, start_s, self.log.seen_s[transfer.id], source=transfer.id, code=cause)
+            self._waited(start_s, self.log.seen_s[transfer.id], transfer.id, cause)
         result: cmd.Reduced = transfer.result
         return result
+
+    def _waited(self, start_s: float, end_s: float, transfer: int, cause: WaitCause) -> None:
+        self.log.add(Kind.WAIT, start_s, end_s, source=transfer, code=cause)
+        if self.pace is not None:
+            self.pace.waited()
 
     def _finish(self, transfer: LiveTransfer) -> None:
         self.arrive(transfer)
@@ -341,7 +344,7 @@ class LiveRank:
     def _updated(self, start: Time) -> Time:
         """The end of an operation on parameters, paced."""
         if self.pace is not None:
-            now_s = self.watch.settle()
+            now_s = self.watch.settle()  # before the start is read, which it makes known
             self.pace.keep_update(float(start), now_s)
         return self.watch.mark()
 

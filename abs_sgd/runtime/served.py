@@ -133,7 +133,7 @@ class ServedRank(LiveRank):
         if not parcel.complete.is_set():
             start_s = self.watch.settle()
             self._await(parcel)
-            self._waited(parcel, start_s, command.cause)
+            self._waited_for(parcel, start_s, command.cause)
         if not parcel.done:
             if self.lost is not None and parcel.id in self.parcels:
                 raise self.lost
@@ -149,17 +149,15 @@ class ServedRank(LiveRank):
             self.prompt.soon(self.last_samples)
         parcel.complete.wait()
 
-    def _waited(self, parcel: Parcel, start_s: float, cause: str) -> None:
+    def _waited_for(self, parcel: Parcel, start_s: float, cause: str) -> None:
         """Log the wait. One for an answer is put down to the gate while the server held it back, then to the pull."""
-        if self.pace is not None:
-            self.pace.waited()
         end_s, answer = self.watch.settle(), parcel.answer
         of_transfer = WaitCause.PUSH if parcel.buffer_P is not None else WaitCause.PULL
         code = wait_cause(self.algorithm.name, cause, of_transfer)
         if not cause and answer is not None and answer.held and start_s < answer.replied_s < end_s:
-            self.log.add(Kind.WAIT, start_s, answer.replied_s, source=parcel.id, code=WaitCause.GATE)
+            self._waited(start_s, answer.replied_s, parcel.id, WaitCause.GATE)
             start_s = answer.replied_s
-        self.log.add(Kind.WAIT, start_s, end_s, source=parcel.id, code=code)
+        self._waited(start_s, end_s, parcel.id, code)
 
     def _arrived(self, parcel: Parcel) -> cmd.Reduced:
         if parcel.buffer_P is not None:

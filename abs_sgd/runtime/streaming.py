@@ -35,15 +35,14 @@ class Stream:
     """The buckets of `buffer_P`, each sent once when it is complete and those before it are sent.
 
     `gradient_P`: where the pass under way leaves its gradients, which come on top of the buffer's sums; None where they are in the buffer
-    already. `works`: the collectives begun, `sent` buckets. `square`: |own sum|², from before it was summed with the others'.
+    already. `works`: of every bucket sent, the collectives begun. `square`: |own sum|², from before it was summed with the others'.
     """
 
     def __init__(self, wire: Wire, buffer_P: Tensor, gradient_P: Tensor | None) -> None:
         self.wire, self.buffer_P, self.gradient_P = wire, buffer_P, gradient_P
         self.buckets = buckets_of(wire.elements, wire.dtype.itemsize)
         self.awaited = [max(0, min(end, wire.size) - first) for first, end in self.buckets]
-        self.works: list[Any] = []
-        self.sent = 0  # buckets
+        self.works: list[list[Any]] = []
         self._squares: list[Tensor] = []
 
     @property
@@ -60,21 +59,20 @@ class Stream:
         """The gradients of these elements are complete."""
         for bucket, (low, high) in enumerate(self.buckets):
             self.awaited[bucket] -= max(0, min(end, high) - max(first, low))
-        while self.sent < len(self.buckets) and not self.awaited[self.sent]:
+        while len(self.works) < len(self.buckets) and not self.awaited[len(self.works)]:
             self.send()
 
     def send(self) -> None:
         """The next bucket leaves. Raises PeerLostError."""
-        first, end = self.buckets[self.sent]
+        first, end = self.buckets[len(self.works)]
         own = slice(first, min(end, self.wire.size))
         if own.start < own.stop:
             if self.gradient_P is not None:
                 self.buffer_P[own].add_(self.gradient_P[own])
             self._squares.append(squared_norm(self.buffer_P[own]))
-        self.works += self.wire.send(self.buffer_P[first:end])
-        self.sent += 1
+        self.works.append(self.wire.send(self.buffer_P[first:end]))
 
     def finish(self) -> None:
         """All that is left leaves: what belongs to parameters that the pass did not use, or everything."""
-        while self.sent < len(self.buckets):
+        while len(self.works) < len(self.buckets):
             self.send()

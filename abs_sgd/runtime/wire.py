@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -107,10 +107,10 @@ class Wire:
         """Give a buffer back that no collective uses any more."""
         self._free.append(buffer_P)
 
-    def start(self, buffer_P: Tensor, share: Share, sent: Sequence[Any] = ()) -> LiveTransfer:
+    def start(self, buffer_P: Tensor, share: Share, sent: Sequence[Sequence[Any]] = ()) -> LiveTransfer:
         """Sum `buffer_P` over all ranks, in place and in the background. `sent`: the collectives that carry it, where they are begun."""
         side, exchanged = self.exchange(self._row(share))
-        works = [exchanged, *(sent or self.send(buffer_P))]
+        works = [exchanged, *chain.from_iterable(sent or [self.send(buffer_P)])]
         transfer = LiveTransfer(self.launched, buffer_P, side, works)
         self.launched += 1
         return transfer
@@ -118,16 +118,16 @@ class Wire:
     def send(self, part: Tensor) -> list[Any]:
         """Begin to sum one tensor of the next transfer over all ranks, in pieces. Raises PeerLostError."""
         count = PIECES if dist.get_backend() == "gloo" and part.nbytes >= LEAST_PIECES_BYTES else 1
-        return [self._begin(partial(dist.all_reduce, piece, async_op=True)) for piece in part.chunk(count)]
+        return [self._begin(dist.all_reduce, piece) for piece in part.chunk(count)]
 
     def exchange(self, row: Tensor) -> tuple[Tensor, Any]:
         """Begin to send a row to all ranks; everybody's, in the order of ranks. Raises PeerLostError."""
         rows = torch.empty(self.world * len(row), dtype=row.dtype, device=row.device)
-        return rows, self._begin(lambda: dist.all_to_all_single(rows, row.repeat(self.world), async_op=True))
+        return rows, self._begin(dist.all_to_all_single, rows, row.repeat(self.world))
 
-    def _begin(self, collective: Callable[[], Any]) -> Any:
+    def _begin(self, collective: Callable[..., Any], *tensors: Tensor) -> Any:
         try:
-            return collective()
+            return collective(*tensors, async_op=True)
         except RuntimeError as error:
             raise self._lost(self.launched, error) from error
 
@@ -154,16 +154,9 @@ class Wire:
     def _row(self, share: Share) -> Tensor:
         if len(share.gather) > MOST_GATHERED:
             raise ProgramError(f"{len(share.gather)} values ride along with a collective, at most {MOST_GATHERED} can")
-        mine = [
-            1.0 + len(share.gather),
-            share.has_more,
-            share.weight,
-            share.samples_since,
-            share.updates,
-            share.samples,
-        ]
-        mine += [0.0, *share.gather, *[0.0] * (MOST_GATHERED - len(share.gather))]
-        row = to_device(torch.tensor(mine, dtype=torch.float64), self.device)
+        fixed = 1.0 + len(share.gather), share.has_more, share.weight, share.samples_since, share.updates, share.samples
+        spare = MOST_GATHERED - len(share.gather)
+        row = to_device(torch.tensor([*fixed, 0.0, *share.gather, *[0.0] * spare], dtype=torch.float64), self.device)
         row[SQUARE] = share.square  # from device to device
         return row
 
@@ -174,8 +167,9 @@ class Wire:
             missing = [r for r, length in enumerate(lengths) if length < 0]
             raise SimulationError(f"ranks {missing} contributed nothing to a collective: ranks are out of step")
         counts = tuple(round(row[5]) for row in rows)
+        samples = sum(counts)
         return Arrived(
-            samples=sum(counts),
+            samples=samples,
             has_more=any(row[1] for row in rows),
             gathered={
                 r: tuple(row[FIXED : FIXED + n]) for r, (row, n) in enumerate(zip(rows, lengths, strict=True)) if n
@@ -185,5 +179,5 @@ class Wire:
             updates=round(max(row[4] for row in rows)),
             counts=counts,
             squares=tuple(row[SQUARE] for row in rows),
-            square=float(squared_norm(sum_P)) if sum(counts) else 0.0,
+            square=float(squared_norm(sum_P)) if samples else 0.0,
         )

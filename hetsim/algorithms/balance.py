@@ -82,8 +82,7 @@ class PassLine:
 
     A worker that becomes slower or faster does so at every size: two passes in a row that miss what was expected, to the same side, move
     the whole line, where else the sizes of the past would bend it until each had been met again. One alone is a straggler's moment and
-    moves nothing.
-    Kept as running sums over the remembered sizes, since every update of a balanced method asks for it.
+    moves nothing. Kept as running sums over the remembered sizes, since every update of a balanced method asks for it.
     """
 
     def __init__(self) -> None:
@@ -91,9 +90,7 @@ class PassLine:
         self._newest = 0
         self._b = self._bb = 0  # Σ b, Σ b²: exact
         self._t = self._bt = 0.0  # Σ t, Σ b·t
-        self._missed: tuple[int, float, float] | None = (
-            None  # the last pass, where it missed: samples, seconds, by what factor
-        )
+        self._missed: tuple[int, float, float] | None = None  # the last pass if it did: samples, seconds, factor
 
     def note(self, done: Computed) -> None:
         """Take a pass into account; one without samples says nothing."""

@@ -59,9 +59,9 @@ def calibrate(
         from abs_sgd.calibrate import calibrate as measure
     except ImportError as error:
         raise MissingExtraError("measuring", "train") from error
-    from hetsim import export
+    from hetsim import writing
 
-    path = export.check_file(output, force)
+    path = writing.check_file(output, force)
     settings = Settings(
         workload=workload,
         model=model,
@@ -82,7 +82,7 @@ def calibrate(
     if path is None:
         emit(found.profile.to_yaml())
         return
-    export.write_file(path, found.profile.to_yaml())
+    writing.write_file(path, found.profile.to_yaml())
     say(f"wrote {path}")
 
 

@@ -29,13 +29,13 @@ ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace a file that 
 
 def _deliver(text: str, output: Path | None, force: bool) -> None:
     """To a file, or to stdout."""
-    from hetsim import export
+    from hetsim import writing
 
-    path = export.check_file(output, force)
+    path = writing.check_file(output, force)
     if path is None:
         emit(text)
         return
-    export.write_file(path, text)
+    writing.write_file(path, text)
     say(f"wrote {path}")
 
 
@@ -114,13 +114,13 @@ def report(
       hetsim report results --force
       hetsim report run -o run.html
     """
-    from hetsim import export
+    from hetsim import export, writing
     from hetsim.report import report_html
 
     material = export.read_material(folder)
-    path = export.check_file(output or folder / "report.html", force)
+    path = writing.check_file(output or folder / "report.html", force)
     assert path is not None
-    export.write_file(path, report_html(material))
+    writing.write_file(path, report_html(material))
     say(f"wrote {path}")
 
 

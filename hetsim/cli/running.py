@@ -41,11 +41,11 @@ def compare(
       hetsim compare my.yaml -a s-sgd -a abs-sgd -a abs-sgd:compute_point=current
       hetsim compare --set workers.d.gpu=V100 --set training.seeds=9 --json
     """
-    from hetsim import export
+    from hetsim import export, writing
     from hetsim.cli.preview import Preview
     from hetsim.compare import compare as run
 
-    folder = export.check_folder(output, force)
+    folder = writing.check_folder(output, force)
     loaded = arg.read_profile(profile, overrides)
     with Preview(loaded, algorithm, seed) as preview:
         found = run(loaded, algorithm, predictor=predictor, seed=seed, jobs=jobs, progress=preview.done)
@@ -81,11 +81,11 @@ def simulate(
       hetsim simulate mixed-gpu-4 -a s-sgd:overlap=false --updates 500 --json
       hetsim simulate mixed-gpu-4 -a abs-sgd -o run     # trace.json.gz opens in ui.perfetto.dev
     """
-    from hetsim import export
+    from hetsim import export, writing
     from hetsim.simulate import simulate as run
 
     chosen = arg.only_one(algorithm, "simulate")
-    folder = export.check_folder(output, force)
+    folder = writing.check_folder(output, force)
     loaded = arg.read_profile(profile, overrides)
     result = run(loaded, chosen.name, options=chosen.options, seed=seed, updates=updates)
     if folder is not None:

@@ -16,7 +16,6 @@ from hetsim.errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from abs_sgd.agreement import Tolerances
     from abs_sgd.validate import Validation
-    from hetsim.cluster import Profile
 
 OUTSIDE = 3  # exit code: a check failed
 OF_THE_RUN = ("algorithm", "runs", "updates", "seed", "pace_tolerance", "shaped")  # known of a run made elsewhere
@@ -82,9 +81,10 @@ def validate(
       hetsim validate calibrated.yaml --from-run run-0 --from-run run-1 -o held
     """
     from abs_sgd import agreement, validation_report
-    from hetsim import export
+    from abs_sgd.validate import validate as run
+    from hetsim import writing
 
-    folder = export.check_folder(output, False)
+    folder = writing.check_folder(output, False)
     tolerances = agreement.Tolerances(
         period=period_tolerance, period_median=median_tolerance, share=share_tolerance, time=time_tolerance
     )
@@ -98,9 +98,19 @@ def validate(
             raise UsageError("name a profile and an algorithm (PROFILE -a NAME), or a finished run (--from-run DIR)")
         if timing_only:
             raise UsageError("--timing-only is for finished runs (--from-run DIR)")
-        found = _run(
-            arg.read_profile(profile, overrides), algorithm, runs, updates, seed, tolerances, shaped, pace_tolerance
-        )
+        loaded = arg.read_profile(profile, overrides)
+        with progress_bar("running") as progress:
+            found = run(
+                loaded,
+                algorithm,
+                runs=runs,
+                updates=updates,
+                seed=seed,
+                tolerances=tolerances,
+                shape=shaped,
+                pace_tolerance=pace_tolerance,
+                progress=progress,
+            )
         command = arg.reproduce("validate", algorithm, predictor="nqm", seed=seed)
         command += f" --runs {runs} --updates {updates}"
     if folder is not None:
@@ -112,32 +122,6 @@ def validate(
         emit_rich(*_shown(found.document, validation_report.lines))
     if not found.within:
         raise typer.Exit(OUTSIDE)
-
-
-def _run(
-    profile: Profile,
-    algorithms: Sequence[str],
-    runs: int,
-    updates: int,
-    seed: int,
-    tolerances: Tolerances,
-    shape: bool | None,
-    pace_tolerance: float,
-) -> Validation:
-    from abs_sgd.validate import validate as run
-
-    with progress_bar("running") as progress:
-        return run(
-            profile,
-            algorithms,
-            runs=runs,
-            updates=updates,
-            seed=seed,
-            tolerances=tolerances,
-            shape=shape,
-            pace_tolerance=pace_tolerance,
-            progress=progress,
-        )
 
 
 def _compare(

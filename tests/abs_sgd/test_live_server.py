@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finished_runs import TWO
 from live_clusters import FLOAT64, RULE, deviation, two_workers
 from test_live_failures import PATIENCE_S, alive, until
-from test_validate import TWO
 
 from abs_sgd.agreement import Tolerances
 from abs_sgd.launch import LiveRun, RankFailedError, launch

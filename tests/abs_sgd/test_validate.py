@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from finished_runs import TWO, stretched
 
 import abs_sgd.validate as validating
 from abs_sgd import agreement, validation_report
@@ -23,17 +24,8 @@ from hetsim.cli import main
 from hetsim.convergence.predictor import Curve
 from hetsim.errors import UsageError
 from hetsim.schedule import Kind
-from hetsim.simulate import Result
 
 pytestmark = pytest.mark.torch
-TWO = """
-schema_version: 1
-name: two
-workload: {name: digits-mlp, gradient_bytes: 100000, dataset_samples: 1437}
-workers: [{name: a, samples_per_s: 800.0}, {name: b, samples_per_s: 400.0}]
-network: {bandwidth_gbit_per_s: 0.2}
-training: {global_batch_samples: 32, micro_batch_samples: 8, learning_rate: 0.1, target_loss: 2.2}
-"""
 
 
 def figures(period_s: float = 1.0, share: float = 0.5, time_s: float | None = 10.0) -> Figures:
@@ -45,14 +37,6 @@ def figures(period_s: float = 1.0, share: float = 0.5, time_s: float | None = 10
 
 def one(measured: Figures, *, seed: int = 0, deviation: float | None = 1e-8) -> Run:
     return Run(seed=seed, predicted=figures(), measured=measured, replay_deviation=deviation)
-
-
-def stretched(result: Result, factor: float) -> Result:
-    s = result.schedule
-    slower = dataclasses.replace(
-        s, start_s=s.start_s * factor, end_s=s.end_s * factor, header=dataclasses.replace(s.header, origin="measured")
-    )
-    return Result(slower, result.cluster, result.algorithm, result.seed)
 
 
 def made(factor: float, labels: tuple[str, ...] = ("s-sgd",), tolerances: Tolerances = Tolerances()) -> Validation:  # noqa: B008

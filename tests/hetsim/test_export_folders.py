@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hetsim import export
+from hetsim import export, writing
 from hetsim.cluster import load_profile
 from hetsim.convergence import Curve
 from hetsim.errors import HetsimError, UsageError
@@ -81,7 +81,7 @@ def test_a_failure_in_the_middle_leaves_nothing(
 
 def test_a_kill_in_the_middle_leaves_no_result(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom hetsim.export import new_folder, write_text\n"
+        "import os, signal, sys\nfrom hetsim.writing import new_folder, write_text\n"
         "with new_folder(sys.argv[1]) as folder:\n"
         "    write_text(folder / 'result.json', '{}')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -93,7 +93,7 @@ def test_a_kill_in_the_middle_leaves_no_result(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_failed_run_and_no_bad_request(tmp_path: Path) -> None:
     import errno
 
-    with pytest.raises(HetsimError, match="No space") as caught, export.new_folder(tmp_path / "run"):
+    with pytest.raises(HetsimError, match="No space") as caught, writing.new_folder(tmp_path / "run"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert caught.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
