@@ -52,7 +52,7 @@ def examine() -> tuple[Check, ...]:
     before = [_python(), _cores(), _memory()]
     after = [
         _package("scikit-learn", "sklearn", "the workload of handwritten digits", "train"),
-        _package("streamlit", "streamlit", "hetsim app", "app"),
+        _package("streamlit", "streamlit", "hetsim app, the explorer, which is not in this version", "app"),
         _browser(),
         *_links(),
     ]

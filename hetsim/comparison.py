@@ -161,7 +161,7 @@ class Comparison:
         return comparison_html(self)
 
     def sentence(self) -> str:
-        """Who wins, by how much, and what limits it; and what the published reading of ABS-SGD gives."""
+        """Who wins, by how much, and what limits it; and what the literal reading of ABS-SGD's abstract gives."""
         from hetsim.verdict import verdict
 
         return verdict(self)

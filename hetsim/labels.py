@@ -9,7 +9,7 @@ from typing import Any
 from hetsim.algorithms import Algorithm, get, make, registry
 from hetsim.errors import UsageError, nearest
 
-PUBLISHED_READING = "abs-sgd:compute_point=current"  # the literal reading of the paper's abstract
+LITERAL_READING = "abs-sgd:compute_point=current"  # the literal reading of the paper's abstract
 ABLATION = "one-step-delay-balanced:compute_point=current"  # ABS-SGD without its open batch, at the same point
 
 
@@ -77,7 +77,7 @@ def contenders(labels: Sequence[str] | None) -> list[Contender]:
     Raises UsageError for an unknown algorithm or option, and for a label given twice.
     """
     if labels is None:
-        labels = [*registry(), ABLATION, PUBLISHED_READING]
+        labels = [*registry(), ABLATION, LITERAL_READING]
     chosen = [parse(text) for text in labels]
     if not chosen:
         raise UsageError("nothing to compare: name at least one algorithm")

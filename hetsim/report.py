@@ -13,7 +13,7 @@ from typing import Any
 
 from hetsim import wording
 from hetsim.convergence.predictor import Curve
-from hetsim.labels import PUBLISHED_READING
+from hetsim.labels import LITERAL_READING
 from hetsim.schedule.table import Schedule
 
 Rows = Sequence[Mapping[str, Any]]
@@ -134,8 +134,8 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
         mark = " class='best'" if learning and row["name"] == best else ""
         out.append(f"<tr{mark}>" + "".join(_cells(row, document, time, priced)) + "</tr>")
     out.append("</tbody></table></div>")
-    if any(row["name"] == PUBLISHED_READING for row in rows):
-        note = f"{PUBLISHED_READING} is the published reading of ABS-SGD, as far as its abstract goes; the other compute points are ours."
+    if any(row["name"] == LITERAL_READING for row in rows):
+        note = f"{LITERAL_READING} is the literal reading of ABS-SGD's abstract; the other compute points are ours."
         out.append(f"<p class='note'>{escape(note)}</p>")
     return "\n".join(out)
 
@@ -148,7 +148,7 @@ def _cells(
     if learning:
         tags += ["fastest"] if row["name"] == document.get("winner") else []
         tags += ["best baseline"] if row["name"] == document.get("best_baseline") else []
-        tags += ["published reading"] if row["name"] == PUBLISHED_READING else []
+        tags += ["literal reading"] if row["name"] == LITERAL_READING else []
     name = escape(row["name"]).replace(":", ":<wbr>").replace("_point", "_<wbr>point") + "".join(
         f" <span class='tag'>{escape(tag)}</span>" for tag in tags
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hetsim import wording
 from hetsim.intervals import paired_ratio
-from hetsim.labels import PUBLISHED_READING
+from hetsim.labels import LITERAL_READING
 
 if TYPE_CHECKING:
     from hetsim.comparison import Comparison, Row
@@ -64,7 +64,7 @@ def times(value: float, low: float | None, high: float | None) -> str:
 def verdict(c: Comparison) -> str:
     """The sentences for a person."""
     rows: Mapping[str, Row] = {row.name: row for row in c.algorithms}
-    parts = [*_lead(c, rows), *_published(c, rows)]
+    parts = [*_lead(c, rows), *_literal(c, rows)]
     return " ".join(parts)
 
 
@@ -91,12 +91,12 @@ def _title(c: Comparison, rival: Row) -> str:
     return f"the best baseline, {rival.name}" if rival.name == c.best_baseline else f"the next, {rival.name}"
 
 
-def _published(c: Comparison, rows: Mapping[str, Row]) -> list[str]:
+def _literal(c: Comparison, rows: Mapping[str, Row]) -> list[str]:
     """What the literal reading of the abstract gives, wherever it is in the comparison and not already named."""
-    row = rows.get(PUBLISHED_READING)
+    row = rows.get(LITERAL_READING)
     if row is None:
         return []
-    name = f"The published reading, {PUBLISHED_READING},"
+    name = f"The literal reading, {LITERAL_READING},"
     if not math.isfinite(row.seconds):
         far = (
             ""

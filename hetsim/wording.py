@@ -95,12 +95,10 @@ def speedup_cell(row: Mapping[str, Any]) -> str:
 
 
 def _around(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
-    """The interval, where there is one; an end that is not known stays open."""
-    if low is None and high is None:
+    """The interval, where there is one, however narrow; an end that is not known stays open."""
+    if low == high:  # neither is known, or nothing depends on luck: the best baseline over itself
         return ""
     left, right = ("" if low is None else say(low)), ("never" if high is None else say(high))
-    if left == right:
-        return ""
     return f" ({left} – {right})"
 
 
@@ -126,7 +124,8 @@ def time_column(rows: Sequence[Mapping[str, Any]]) -> tuple[str, Callable[[Mappi
 
     def say(value: float) -> str:
         value /= divisor
-        return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+        decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+        return f"{value:,.{decimals}f}" if value >= 0.995 else f"{value:.3g}"
 
     def cell(row: Mapping[str, Any]) -> str:
         time = row.get("time_to_target_s")

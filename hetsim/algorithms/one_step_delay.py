@@ -12,7 +12,7 @@ from hetsim.commands import Port
 
 
 class OneStepDelayOptions(DelayedOptions):
-    """Options of every method with one update of delay; the published method takes gradients at the current parameters."""
+    """Options of every method with one update of delay; Pipe-SGD takes gradients at the current parameters."""
 
     compute_point: ComputePoint = Field(
         "current", description="where the next gradient is taken while an update is under way"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from hetsim import wording
 from hetsim.cli.tables import paragraph
-from hetsim.labels import PUBLISHED_READING
+from hetsim.labels import LITERAL_READING
 
 if TYPE_CHECKING:
     from hetsim.comparison import Comparison
@@ -27,17 +27,24 @@ MOST_WARNINGS = 8
 def comparison(c: Comparison, width: int) -> list[Any]:
     """Everything `hetsim compare` prints."""
     rows = c.rows()
-    head = Text.assemble((c.profile, "bold"), f": {len(rows)} algorithm{'s' if len(rows) != 1 else ''}, target ")
+    head = Text.assemble((c.profile, "bold"), f": {contenders(rows)}, target ")
     head.append(f"{c.target.value:.3g}: {c.target.metric}")
     out: list[Any] = [head, "", table(rows, c.winner, width)]
     notes = ["▶ the winner"] if c.winner else []
-    if any(row["name"] == PUBLISHED_READING for row in rows):
-        notes.append(f"{PUBLISHED_READING}: the published reading of ABS-SGD")
+    if any(row["name"] == LITERAL_READING for row in rows):
+        notes.append(f"{LITERAL_READING}: the literal reading of ABS-SGD's abstract")
     out += [Text("; ".join(notes), style="dim")] if notes else []
     out += ["", Text(c.sentence(), style="bold"), "", limits(rows), ""]
     out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
     out.append(paragraph("trust", trust(c)))
     return out
+
+
+def contenders(rows: Sequence[Row]) -> str:
+    """`8 algorithms in 10 variants`: what was compared; variants are one algorithm's rows with different options."""
+    count = len({row["algorithm"] for row in rows})
+    text = f"{count} algorithm{'s' if count != 1 else ''}"
+    return text if count == len(rows) else f"{text} in {len(rows)} variants"
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:

@@ -130,7 +130,8 @@ def test_compare_prints_table_verdict_limits_warnings_and_trust(capsys: pytest.C
         "warning:",
         "trust: predicted by nqm",
         "2 seeds",
-        "published reading",
+        "literal reading",
+        "homogeneous-4: 2 algorithms in 3 variants, target",
     ):
         assert text in out
 

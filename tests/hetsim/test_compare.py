@@ -102,11 +102,11 @@ def test_memory_counts_buffers_and_the_largest_pass(found: Comparison) -> None:
     assert found["abs-sgd"].memory_bytes["fast"] == 6 * 4e6 + 8e6
 
 
-def test_the_sentence_names_winner_limit_and_published_reading(found: Comparison) -> None:
+def test_the_sentence_names_winner_limit_and_literal_reading(found: Comparison) -> None:
     said = found.sentence()
     assert found.winner == "abs-sgd" and "abs-sgd wins" in said and "lb-bsp" in said
     assert "limited by computation" in said
-    assert "published reading, abs-sgd:compute_point=current, takes" in said
+    assert "literal reading, abs-sgd:compute_point=current, takes" in said
     assert found.rows()[0]["name"] == "abs-sgd"
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hetsim.algorithms import registry
 from hetsim.errors import UsageError
-from hetsim.labels import PUBLISHED_READING, contenders, parse
+from hetsim.labels import LITERAL_READING, contenders, parse
 
 
 def test_options_become_typed_and_the_label_normal() -> None:
@@ -25,10 +25,10 @@ def test_a_normal_label_means_itself(text: str) -> None:
     assert parse(one.label) == one
 
 
-def test_default_has_every_algorithm_and_the_published_reading() -> None:
+def test_default_has_every_algorithm_and_the_literal_reading() -> None:
     labels = [c.label for c in contenders(None)]
     assert labels[: len(registry())] == list(registry())
-    assert PUBLISHED_READING in labels and "one-step-delay-balanced:compute_point=current" in labels
+    assert LITERAL_READING in labels and "one-step-delay-balanced:compute_point=current" in labels
     assert len(set(labels)) == len(labels)
 
 

@@ -79,7 +79,7 @@ def test_it_says_who_wins_how_sure_that_is_and_how_to_get_it_again(comparison: C
         "Assumptions",
         "Warnings",
         "catalogue",
-        "published reading",
+        "literal reading",
         "name: x",
     ):
         assert " ".join(text.split()) in page.text, text
