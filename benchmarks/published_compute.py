@@ -1,4 +1,4 @@
-"""Compute models against published step times: prints the tables that the README shows.
+"""Compute models against published step times: prints the tables of docs/how-far-to-trust.md.
 
     python benchmarks/published_compute.py
 

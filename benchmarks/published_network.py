@@ -1,4 +1,4 @@
-"""Network models against published measurements: prints the tables that the README shows.
+"""Network models against published measurements: prints the tables of docs/how-far-to-trust.md.
 
     python benchmarks/published_network.py
 

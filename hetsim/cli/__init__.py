@@ -38,6 +38,7 @@ Examples:
   hetsim init --gpus A100:2,V100:2 > my.yaml describe your own cluster
   hetsim simulate my.yaml -a abs-sgd         timing of one algorithm
   hetsim explain my.yaml -a abs-sgd          the arithmetic behind a number
+  hetsim validate emulated-4 -a abs-sgd      predict, then train for real on this machine
 """
 
 app = typer.Typer(
@@ -62,7 +63,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and exit.", callback=_version, is_eager=True
+        False, "--version", metavar=" ", help="Print the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
     pass

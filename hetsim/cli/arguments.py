@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from hetsim.cluster import Profile
     from hetsim.labels import Contender
 
+FLAG = " "  # of an option without a value, or Typer writes <bool> behind it as if it took one
 PROFILE_HELP = "A shipped profile's name (hetsim profiles), a YAML file, or - for standard input."
 ProfileArgument = Annotated[str, typer.Argument(metavar="PROFILE", help=PROFILE_HELP, show_default=False)]
 OptionalProfile = Annotated[
     str | None,
-    typer.Argument(metavar="[PROFILE]", help=PROFILE_HELP + " Default: four unequal GPUs.", show_default=False),
+    typer.Argument(metavar="PROFILE", help=PROFILE_HELP + " Default: mixed-gpu-4.", show_default=False),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -35,6 +36,16 @@ Algorithms = Annotated[
         help="An algorithm (hetsim algorithms), with options; repeatable.",
     ),
 ]
+AllAlgorithms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        metavar="NAME[:OPTION=VALUE,...]",
+        help="An algorithm (hetsim algorithms), with options; repeatable. Default: all.",
+        show_default=False,
+    ),
+]
 OneAlgorithm = Annotated[
     list[str],
     typer.Option(
@@ -46,12 +57,12 @@ OneAlgorithm = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all luck.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print one JSON document instead of a table.")]
 Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="DIR", help="Write a result folder.", show_default=False),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace a result folder that exists.")]
+Force = Annotated[bool, typer.Option("--force", metavar=FLAG, help="Replace a result folder that exists.")]
 
 
 def read_profile(source: str | None, overrides: list[str] | None) -> Profile:

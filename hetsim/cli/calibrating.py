@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hetsim.cli import arguments as arg
 from hetsim.cli.terminal import emit, err, say
 from hetsim.errors import MissingExtraError, UsageError
 
@@ -20,7 +21,9 @@ def register(app: typer.Typer) -> None:
 
 
 def calibrate(
-    ranks: int = typer.Option(2, "--ranks", min=1, max=64, metavar="N", help="Processes; under torchrun its own."),
+    ranks: int = typer.Option(
+        2, "--ranks", min=1, max=64, metavar="N", help="Processes; under torchrun those that it starts."
+    ),
     workload: str = typer.Option("digits-cnn", "--workload", metavar="NAME", help="A shipped workload."),
     model: Annotated[
         str | None,
@@ -30,22 +33,29 @@ def calibrate(
         str | None,
         typer.Option("--data", metavar="PKG:FN", help="Your own: returns (train, held_out).", show_default=False),
     ] = None,
-    batches: str = typer.Option("8,16,32,64", "--batches", metavar="M,...", help="Samples of a pass."),
+    batches: str = typer.Option("8,16,32,64", "--batches", metavar="M,...", help="Batch sizes to time."),
     payloads: Annotated[
         str | None,
         typer.Option(
-            "--payloads", metavar="BYTES,...", help="Collectives' sizes. Default: 16 KiB to 16 MiB.", show_default=False
+            "--payloads",
+            metavar="BYTES,...",
+            help="Sizes of the all-reduces. Default: 16 KiB to 16 MiB.",
+            show_default=False,
         ),
     ] = None,
-    repeats: int = typer.Option(20, "--repeats", min=1, metavar="K", help="Of each, after warm-up; medians count."),
+    repeats: int = typer.Option(
+        20, "--repeats", min=1, metavar="K", help="Measurements of each, after warm-up; medians count."
+    ),
     device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda", help="Where to compute."),
     name: str = typer.Option("calibrated", "--name", metavar="NAME", help="Name of the profile."),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", metavar=arg.FLAG, help="Replace a file that exists.")] = False,
 ) -> None:
-    """Measure passes, collectives and how they slow each other down; write a profile. What was found goes to stderr.
+    """Measure this machine or cluster (passes, all-reduces, how they slow each other down) and write its profile.
+
+    What was found goes to stderr.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 OutputFile = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout.")]
-ReplaceFile = Annotated[bool, typer.Option("--force", help="Replace a file that exists.")]
+ReplaceFile = Annotated[bool, typer.Option("--force", metavar=arg.FLAG, help="Replace a file that exists.")]
 
 
 def _deliver(text: str, output: Path | None, force: bool) -> None:
@@ -49,7 +49,11 @@ def init(
     ),
     slow: Annotated[
         list[str] | None,
-        typer.Option("--slow", metavar="NAME:RATE", help="A slower link; repeatable, also d:1gbit,c:2gbit."),
+        typer.Option(
+            "--slow",
+            metavar="NAME:RATE",
+            help="A worker with a slower link (workers are a, b, c, …); repeatable, also d:1gbit,c:2gbit.",
+        ),
     ] = None,
     bandwidth: str = typer.Option(
         "10gbit", "--bandwidth", metavar="RATE", help="Every worker's link: 1gbit, 2.5gbit, 200mbit."
@@ -59,7 +63,7 @@ def init(
     output: OutputFile = None,
     force: ReplaceFile = False,
 ) -> None:
-    """Write a commented profile to start from.
+    """Write a commented profile of your cluster, to edit and to name in other commands.
 
     \b
     Examples:
@@ -107,7 +111,7 @@ def report(
     ] = None,
     force: ReplaceFile = False,
 ) -> None:
-    """Make one HTML file to send on.
+    """Make one HTML file of a result folder, to send on.
 
     \b
     Examples:

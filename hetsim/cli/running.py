@@ -21,9 +21,12 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     profile: arg.OptionalProfile = None,
-    algorithm: arg.Algorithms = None,
+    algorithm: arg.AllAlgorithms = None,
     predictor: str = typer.Option(
-        "nqm", "--predictor", metavar="NAME", help="nqm, noise-scale, or virtual (trains with torch)."
+        "nqm",
+        "--predictor",
+        metavar="NAME",
+        help="How the loss is predicted: nqm, noise-scale, or virtual (trains with torch).",
     ),
     seed: arg.Seed = 0,
     jobs: int | None = typer.Option(None, "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per CPU."),
@@ -65,7 +68,11 @@ def simulate(
     profile: arg.ProfileArgument,
     algorithm: arg.OneAlgorithm,
     updates: int | None = typer.Option(
-        None, "--updates", min=1, metavar="K", help="Stop after K updates. Default: the profile's training.max_samples."
+        None,
+        "--updates",
+        min=1,
+        metavar="K",
+        help="Stop after K updates. Default: after training.max_samples of the profile.",
     ),
     seed: arg.Seed = 0,
     overrides: arg.Overrides = None,
@@ -106,7 +113,7 @@ def explain(
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
 ) -> None:
-    """Show the arithmetic of one period, in numbers, beside what the simulator finds.
+    """Show the arithmetic of one period, from update to update, in numbers, beside what the simulator finds.
 
     \b
     Examples:
@@ -129,14 +136,16 @@ def replay(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="A run's folder (simulate -o, or runs/LABEL of compare -o).", show_default=False
+            metavar="DIR",
+            help="A run's folder: of simulate -o, runs/LABEL of compare -o, or torchrun -m abs_sgd -o.",
+            show_default=False,
         ),
     ],
     backend: str = typer.Option(
         "inprocess",
         "--backend",
         metavar="NAME",
-        help="inprocess: in this process, in virtual time; gloo, nccl: a process per worker on this machine.",
+        help="inprocess: in this process, in simulated time; gloo, nccl: a process per worker on this machine.",
     ),
     device: str = typer.Option(
         "cpu", "--device", metavar="NAME", help="cpu or cuda; nccl wants a GPU for each worker."
@@ -160,7 +169,9 @@ def replay(
             show_default=False,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in DIR/replay.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar=arg.FLAG, help="Go on from the newest checkpoint in DIR/replay.")
+    ] = False,
     workload: str = typer.Option(
         "auto", "--workload", metavar="NAME", help="What to train; auto: the profile's, or a small stand-in."
     ),
@@ -171,7 +182,7 @@ def replay(
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
 ) -> None:
-    """Train what a schedule says, with true gradients, in its virtual time or by real processes (needs torch).
+    """Train what a run's schedule says, with true gradients, in its simulated time or by real processes (needs torch).
 
     \b
     Examples:
@@ -179,7 +190,7 @@ def replay(
       hetsim replay run
       hetsim replay run --set training.learning_rate=0.02 --json
       hetsim replay run --backend gloo
-      hetsim replay run --backend gloo --checkpoint-every 100 --resume      # again after it broke: goes on
+      hetsim replay run --backend gloo --checkpoint-every 100 --resume    # goes on after it broke
     """
     from hetsim.cli import replaying, tables
 

@@ -31,7 +31,7 @@ def validate(
     profile: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PROFILE]",
+            metavar="PROFILE",
             help=arg.PROFILE_HELP + " With --from-run by default the run's own.",
             show_default=False,
         ),
@@ -46,22 +46,34 @@ def validate(
         ),
     ] = None,
     timing_only: Annotated[
-        bool, typer.Option("--timing-only", help="With --from-run: compare no losses and no parameters.")
+        bool,
+        typer.Option("--timing-only", metavar=arg.FLAG, help="With --from-run: compare no losses and no parameters."),
     ] = False,
     runs: int = typer.Option(1, "--runs", min=1, max=5, metavar="N", help="Runs, on paired seeds."),
     updates: int = typer.Option(60, "--updates", min=2, metavar="K", help="Updates of each run."),
-    period_tolerance: float = typer.Option(0.05, "--period-tolerance", min=0.0, metavar="X", help="Time per update."),
-    median_tolerance: float = typer.Option(
-        0.02, "--median-tolerance", min=0.0, metavar="X", help="Time per update, median of several runs."
+    period_tolerance: float = typer.Option(
+        0.05, "--period-tolerance", min=0.0, metavar="X", help="How far the time per update may be off, in every run."
     ),
-    share_tolerance: float = typer.Option(0.05, "--share-tolerance", min=0.0, metavar="X", help="Shares of samples."),
-    time_tolerance: float = typer.Option(0.10, "--time-tolerance", min=0.0, metavar="X", help="Time to target."),
+    median_tolerance: float = typer.Option(
+        0.02, "--median-tolerance", min=0.0, metavar="X", help="The same, median of several runs."
+    ),
+    share_tolerance: float = typer.Option(
+        0.05, "--share-tolerance", min=0.0, metavar="X", help="How far a worker's share of the samples may be off."
+    ),
+    time_tolerance: float = typer.Option(
+        0.10,
+        "--time-tolerance",
+        min=0.0,
+        metavar="X",
+        help="How far the time to target may be off, median of the runs.",
+    ),
     pace_tolerance: float = typer.Option(
-        0.25, "--pace-tolerance", min=0.0, metavar="X", help="How much longer than its profile a pass may take."
+        0.25, "--pace-tolerance", min=0.0, metavar="X", help="How much longer than the profile says a pass may take."
     ),
     shaped: bool | None = typer.Option(
         None,
         "--shaped/--unshaped",
+        metavar=arg.FLAG,
         help="Shape links (needs root and tc). Default: where possible.",
         show_default=False,
     ),
@@ -70,14 +82,16 @@ def validate(
     as_json: arg.Json = False,
     output: arg.Output = None,
 ) -> None:
-    """Predict, run for real on this machine or take runs made elsewhere, and say whether the prediction held. Exit code 3 where it did not.
+    """Predict, train for real on this machine (or take finished runs), and say whether the prediction held; exit code 3 where it did not.
+
+    The profiles emulated-* suit any machine: small passes that sleep to keep the profile's time, links of 100 to 400 Mbit/s.
 
     \b
     Examples:
       hetsim validate emulated-4 -a abs-sgd
       hetsim validate emulated-4 -a s-sgd -a lb-bsp -a abs-sgd --runs 5 -o held
       hetsim validate my.yaml -a abs-sgd --period-tolerance 0.02 --json
-      hetsim validate --from-run run                     # of torchrun, against the profile it was started with
+      hetsim validate --from-run run                     # of torchrun, against its own profile
       hetsim validate calibrated.yaml --from-run run-0 --from-run run-1 -o held
     """
     from abs_sgd import agreement, validation_report

@@ -69,6 +69,14 @@ def test_document_shows_what_its_commands_print(path: Path) -> None:
         assert same(shown, now), f"{path.name}: {HINT}\n  shown: {shown}\n  now:   {now}"
 
 
+def test_figures_of_trust_in_the_readme_stand_on_the_page_with_the_tables() -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## How far to trust it\n")[1].split("\n## ")[0]
+    figures = set(re.findall(r"\d[\d.]*(?= ?%| to [\d.]+ %)", section))
+    page = (ROOT / "docs" / "how-far-to-trust.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"\d+(?:\.\d+)?", page))
+    assert len(figures) > 6 and not figures - known
+
+
 def test_comparison_of_lines_sees_words_and_digits() -> None:
     assert same("a   1,000 s", "a 1,001 s")
     assert not same("a 1,000 s", "a 1,100 s")

@@ -220,7 +220,7 @@ def test_constants_by_key_then_by_name_then_default() -> None:
 
 
 def test_shipped_constants_predict_the_published_updates() -> None:
-    """Both models within 4 % where they were fitted and within 6 % at the two batches left out (README table)."""
+    """Both models within 4 % where they were fitted and within 6 % at the two batches left out (docs/how-far-to-trust.md)."""
     known = constants("resnet18-cifar10")
     quadratic = known.nqm.quadratic(40)
     for batch, measured in published().items():
