@@ -13,7 +13,7 @@ from typing import Any
 
 from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
 from hetsim.cluster.spec import Cluster
-from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget
+from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget, Yardsticks
 from hetsim.contest import Entry, Task, attempt, first_length, is_promising, lighter, next_length, repeat
 from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.convergence.registry import get_predictor
@@ -26,6 +26,7 @@ from hetsim.rows import finite, learning_columns, timing_row
 from hetsim.simulate import versions
 from hetsim.tuning import Crossing, takes_target
 from hetsim.verdict import BASELINE, clear_winner, fastest, seconds_by_seed
+from hetsim.yardsticks import of_own_target, on_model_scale, yardsticks
 
 __all__ = ["Comparison", "Cost", "Progress", "Row", "Speedup", "TimeToTarget", "compare", "timing_row"]
 
@@ -180,10 +181,21 @@ def _rows(
     for contender, entry, met in zip(chosen, entries, crossings, strict=True):
         columns: Mapping[str, Any] = learning_columns(task.cluster, entry.tuned.setting, met)
         tried: Mapping[str, Any] = {"tried_samples": entry.tried_samples, "tried_s": entry.tried_s}
-        rows.append(replace(timing_row(entry.result, label=contender.label), **tried, **columns))
+        row = replace(timing_row(entry.result, label=contender.label), **tried, **columns)
+        rows.append(replace(row, yardsticks=_yardsticks(task, entry, row)))
     best = _best_baseline(rows)
     baseline = next((row for row in rows if row.name == best), None)
     return tuple(replace(row, speedup_over_best_baseline=speedup(row, baseline, seeds)) for row in rows)
+
+
+def _yardsticks(task: Task, entry: Entry, row: Row) -> Yardsticks:
+    name = task.model().name
+    seconds = finite(row.seconds)
+    return yardsticks(
+        entry.result,
+        setting=on_model_scale(name, entry.tuned.setting),
+        seconds=of_own_target(name, task.cluster, seconds),
+    )
 
 
 def _best_baseline(rows: Sequence[Row]) -> str | None:

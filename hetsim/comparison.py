@@ -57,6 +57,25 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Yardsticks:
+    """The figures of a row over what bounds them (`hetsim.yardsticks`); None where a figure does not apply.
+
+    `batch_over_critical`: samples per update over the gradient noise scale. `rate_times_curvature`: learning rate × largest curvature,
+    tuned where the row is, else the profile's own; `stability_bound`: the largest stable one at this momentum, delay and compute point.
+    `ideal_period_s`: the least time in which these workers compute the samples of an update, `period_over_ideal` the time per update over
+    it. `least_s`: T*, `time_over_least`: time to target over T*.
+    """
+
+    batch_over_critical: float | None = None
+    rate_times_curvature: float | None = None
+    stability_bound: float | None = None
+    ideal_period_s: float | None = None
+    period_over_ideal: float | None = None
+    least_s: float | None = None
+    time_over_least: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One algorithm of a comparison. Timing figures are of the first seed, over the second half of its updates (`hetsim.metrics`).
 
@@ -92,6 +111,7 @@ class Row:
     time_to_target_s: TimeToTarget | None = None
     speedup_over_best_baseline: Speedup | None = None
     cost: Cost | None = None
+    yardsticks: Yardsticks = Yardsticks()
 
     @property
     def seconds(self) -> float:

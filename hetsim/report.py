@@ -14,6 +14,7 @@ from typing import Any
 from hetsim import wording
 from hetsim.convergence.predictor import Curve
 from hetsim.labels import LITERAL_READING
+from hetsim.report_why import why_html
 from hetsim.schedule.table import Schedule
 
 Rows = Sequence[Mapping[str, Any]]
@@ -53,6 +54,7 @@ def report_html(material: Material) -> str:
     body = [
         _head(material),
         _section("The algorithms", _table(material.rows, document), _limits(material.rows)),
+        _section("Why", why_html(material.rows)),
         _loss(material),
         _bars(material),
         _timelines(material),

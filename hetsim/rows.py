@@ -20,6 +20,7 @@ from hetsim.schedule.kinds import Kind
 from hetsim.schedule.table import Schedule
 from hetsim.simulate import Result
 from hetsim.tuning import Crossing
+from hetsim.yardsticks import yardsticks
 
 SECONDS_PER_HOUR = 3600.0
 JOULES_PER_KWH = 3.6e6
@@ -46,6 +47,7 @@ def timing_row(result: Result, *, label: str | None = None) -> Row:
         limited_by=limited_by(timing, cluster, server=algorithm.has_server),
         memory_bytes=memory_bytes(algorithm, cluster, result.schedule),
         critical_batch_samples=constants_of(cluster.workload).noise_scale.noise_scale_samples,
+        yardsticks=yardsticks(result, setting=Setting.of(cluster.training)),
     )
 
 

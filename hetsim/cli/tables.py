@@ -10,7 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hetsim import wording
+from hetsim import reasons, wording
+from hetsim.comparison import plain
 
 if TYPE_CHECKING:
     from hetsim.algorithms import Algorithm
@@ -148,7 +149,21 @@ def explanation(e: Explanation) -> list[Any]:
         out.append(paragraph("no closed form", e.why))
     if e.left_out:
         out.append(paragraph("the closed form leaves out", ", ".join(e.left_out)))
+    out += ["", yardsticks({"yardsticks": plain(e.yardsticks), "sample_share": e.sample_share})]
+    out += [paragraph("warning", caution.text) for caution in e.warnings]
     return out
+
+
+def yardsticks(row: Mapping[str, Any]) -> Table:
+    """Each yardstick of one row with what it means, and who contributes."""
+    table = grid("why", "", "what it means", right=frozenset({1}))
+    cells = reasons.yardstick_cells(row)
+    for name in reasons.shown([row]):
+        table.add_row(Text(name, style="bold"), cells[name], Text(reasons.MEANINGS[name]))
+    table.add_row(
+        Text(reasons.WHO, style="bold"), "", Text(f"{reasons.shares(row['sample_share'])}: {reasons.WHO_MEANS}")
+    )
+    return table
 
 
 def fits(found: Sequence[StepFit]) -> Table:

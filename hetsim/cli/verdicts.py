@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hetsim import wording
-from hetsim.cli.tables import paragraph
+from hetsim import reasons, wording
+from hetsim.cli.tables import grid, paragraph
 from hetsim.labels import LITERAL_READING
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Column = tuple[int, str, Callable[[Row], str]]  # least width of the terminal that shows it, header, cell
 MOST_WARNINGS = 8
+WIDE = 120  # columns of a terminal that also shows the yardsticks; narrower ones have them in --json and in the report
 
 
 def comparison(c: Comparison, width: int) -> list[Any]:
@@ -35,6 +36,7 @@ def comparison(c: Comparison, width: int) -> list[Any]:
         notes.append(f"{LITERAL_READING}: the literal reading of ABS-SGD's abstract")
     out += [Text("; ".join(notes), style="dim")] if notes else []
     out += ["", Text(c.sentence(), style="bold"), "", limits(rows), ""]
+    out += [*why(rows), ""] if width >= WIDE else []
     out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
     out.append(paragraph("trust", trust(c)))
     return out
@@ -98,6 +100,16 @@ def limits(rows: Sequence[Row]) -> Group:
         out.append(Padding(Text(reason), (0, 0, 0, 2)))
         out.append(Padding(Text(", ".join(names), style="dim"), (0, 0, 0, 6)))
     return Group(*out)
+
+
+def why(rows: Sequence[Row]) -> list[Any]:
+    """The yardsticks of every row and who contributes, with what they mean."""
+    heads = reasons.shown(rows)
+    out = grid("why", *heads, reasons.WHO, right=frozenset(range(1, len(heads) + 1)))
+    for row in rows:
+        cells = reasons.yardstick_cells(row)
+        out.add_row(Text(row["name"]), *(cells[head] for head in heads), Text(reasons.shares(row["sample_share"])))
+    return [out, *(Text(note, style="dim") for note in reasons.notes(heads))]
 
 
 def warnings(codes: Sequence[str], texts: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from hetsim.convergence.plan import make_plan, plan_of, point_scales, reweighted
 from hetsim.convergence.predictor import Curve, Setting, Target
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.sequence import Losses, Rule, run_sequence
-from hetsim.convergence.stability import Caution, cautions
+from hetsim.convergence.stability import Caution, Circumstances, cautions
 from hetsim.schedule.kinds import PointRule
 from hetsim.schedule.table import Schedule
 
@@ -45,24 +45,13 @@ class NoisyQuadratic:
 
         Replicas that step on their own are judged without delay."""
         known = constants_of(cluster.workload)
-        updates = schedule.updates
         points = progress_of(schedule)
         batch = float(np.mean(points.samples / points.steps)) if len(points.samples) else None
-        delay, point, scale, change = 0.0, PointRule.CURRENT, 1.0, False
-        if len(updates) and updates.is_sequence:
-            delay = float(np.average(updates.staleness, weights=updates.part_samples))
-            if updates.predicted.any():
-                point = PointRule(int(updates.rule[updates.predicted][0]))
-                scale = float(point_scales(schedule)[updates.predicted][0])
-                change = bool(make_plan(updates, cluster.training).share_change.any())
         return cautions(
             learning_rate=setting.learning_rate,
             momentum=setting.momentum,
             largest_curvature=known.nqm.quadratic().largest_curvature,
-            delay=delay,
-            point=point,
-            scale=scale,
-            shares_change=change,
+            circumstances=circumstances(schedule, cluster),
             batch_samples=batch,
             critical_batch_samples=known.noise_scale.noise_scale_samples,
         )
@@ -98,6 +87,22 @@ class NoisyQuadratic:
         samples = np.concatenate(([0], np.cumsum(points.samples)))
         time_s = np.concatenate(([0.0], points.time_s))
         return as_curves(losses, samples, time_s, known, quadratic.initial_loss, assumptions(known, cluster))
+
+
+def circumstances(schedule: Schedule, cluster: Cluster) -> Circumstances:
+    """Mean delay and compute point of a Schedule; replicas that step on their own are taken as without delay."""
+    updates = schedule.updates
+    if not len(updates) or not updates.is_sequence:
+        return Circumstances()
+    delay = float(np.average(updates.staleness, weights=updates.part_samples))
+    if not updates.predicted.any():
+        return Circumstances(delay=delay)
+    return Circumstances(
+        delay=delay,
+        point=PointRule(int(updates.rule[updates.predicted][0])),
+        scale=float(point_scales(schedule)[updates.predicted][0]),
+        shares_change=bool(make_plan(updates, cluster.training).share_change.any()),
+    )
 
 
 def as_curves(

@@ -126,24 +126,38 @@ def noise_floor(learning_rate: float, curvature: float, momentum: float, delay: 
     return learning_rate * (1 + b + a) / (curvature * (1 - b - a) * (2 * (1 + b) + a))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What besides learning rate and momentum decides on stability: mean delay in updates, and where gradients are taken (`scale`: κ of
+    look-ahead, or the blend)."""
+
+    delay: float = 0.0
+    point: PointRule = PointRule.CURRENT
+    scale: float = 1.0
+    shares_change: bool = False
+
+    def bound(self, momentum: float) -> float:
+        """Largest stable a = lr·h here."""
+        if self.point == PointRule.CURRENT:
+            return largest_stable(momentum, self.delay)
+        return largest_stable_at(momentum, self.point, self.scale, shares_change=self.shares_change)
+
+
+SYNCHRONOUS = Circumstances()
+
+
 def cautions(
     *,
     learning_rate: float,
     momentum: float,
     largest_curvature: float,
-    delay: float = 0.0,
-    point: PointRule = PointRule.CURRENT,
-    scale: float = 1.0,
-    shares_change: bool = False,
+    circumstances: Circumstances = SYNCHRONOUS,
     batch_samples: float | None = None,
     critical_batch_samples: float | None = None,
 ) -> list[Caution]:
     """Warnings for one setting: `unstable-learning-rate` beyond the bound, `learning-rate-near-bound` from 80 % of it [our choice],
     `batch-past-critical` beyond the gradient noise scale."""
-    if point == PointRule.CURRENT:
-        bound = largest_stable(momentum, delay)
-    else:
-        bound = largest_stable_at(momentum, point, scale, shares_change=shares_change)
+    bound, delay = circumstances.bound(momentum), circumstances.delay
     a = learning_rate * largest_curvature
     out = []
     updates = "1 update" if f"{delay:.3g}" == "1" else f"{delay:.3g} updates"

@@ -28,7 +28,15 @@ ROW_KEYS = {
     *("name", "algorithm", "options", "role", "samples_per_s", "update_period_s", "mean_batch_samples"),
     *("utilisation", "waiting_share", "waiting", "staleness_mean", "staleness_max", "sample_share", "limited_by"),
     *("memory_bytes", "critical_batch_samples", "learning_rate", "momentum", "samples_to_target"),
-    *("updates_to_target", "tried_samples", "tried_s", "time_to_target_s", "speedup_over_best_baseline", "cost"),
+    *(
+        "updates_to_target",
+        "tried_samples",
+        "tried_s",
+        "time_to_target_s",
+        "speedup_over_best_baseline",
+        "cost",
+        "yardsticks",
+    ),
 }
 
 

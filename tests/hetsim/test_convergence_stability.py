@@ -10,9 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hetsim.convergence.complexity import Difficulty, asynchronous_time, minibatch_time, optimal_time
-from hetsim.convergence.stability import cautions, largest_stable, largest_stable_at, noise_floor, transition
+from hetsim.convergence.stability import (
+    SYNCHRONOUS,
+    Circumstances,
+    cautions,
+    largest_stable,
+    largest_stable_at,
+    noise_floor,
+    transition,
+)
 from hetsim.errors import UsageError
 from hetsim.schedule import PointRule
+
+DELAYED = Circumstances(delay=1.0)
 
 
 def radius(a: float, beta: float, delay: int) -> float:
@@ -74,16 +84,17 @@ def test_noise_floor_is_infinite_past_the_bound() -> None:
 
 
 def test_cautions() -> None:
-    def codes(**changes: float) -> list[str]:
-        arguments: dict[str, float] = {"learning_rate": 0.05, "momentum": 0.9, "largest_curvature": 1.0, "delay": 1.0}
-        return [c.code for c in cautions(**{**arguments, **changes})]  # type: ignore[arg-type]
+    def codes(where: Circumstances = DELAYED, **changes: float) -> list[str]:
+        arguments: dict[str, float] = {"learning_rate": 0.05, "momentum": 0.9, "largest_curvature": 1.0}
+        return [c.code for c in cautions(**{**arguments, **changes}, circumstances=where)]
 
     assert codes() == []
     assert codes(learning_rate=0.09) == ["learning-rate-near-bound"]
     assert codes(learning_rate=0.2) == ["unstable-learning-rate"]
-    assert codes(learning_rate=0.2, delay=0.0) == []
+    assert codes(SYNCHRONOUS, learning_rate=0.2) == []
     assert codes(batch_samples=300, critical_batch_samples=200) == ["batch-past-critical"]
-    assert codes(learning_rate=2.0, point=PointRule.LOCAL_PREDICTION, shares_change=True) == ["unstable-learning-rate"]
+    predicted = Circumstances(delay=1.0, point=PointRule.LOCAL_PREDICTION, shares_change=True)
+    assert codes(predicted, learning_rate=2.0) == ["unstable-learning-rate"]
 
 
 def test_time_complexity() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hetsim.cluster import load_profile
-from hetsim.explain import explain, left_out, recurrence, without_luck
+from hetsim.explain import explain, left_out
+from hetsim.period import recurrence, without_luck
 from hetsim.simulate import simulate
 
 STEADY = """
