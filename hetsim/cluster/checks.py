@@ -8,7 +8,7 @@ from itertools import islice
 
 from hetsim.cluster import catalogue
 from hetsim.cluster.profile import MAX_WORKERS, Event, Profile, WorkerEntry
-from hetsim.cluster.spec import Workload
+from hetsim.cluster.spec import Convergence, Workload
 from hetsim.cluster.wording import Finding
 from hetsim.errors import UsageError, nearest
 
@@ -33,6 +33,7 @@ def check(profile: Profile) -> list[Finding]:
         _check_events,
         _check_table,
         _check_algorithms,
+        _check_convergence,
     ]
     return [finding for step in steps for finding in step(profile)]
 
@@ -41,7 +42,10 @@ def workload_of(profile: Profile) -> Workload:
     """The workload, from the catalogue or as described. Raises UsageError for an unknown name."""
     if isinstance(profile.workload, str):
         return catalogue.workload(profile.workload)
-    return Workload(**profile.workload.model_dump())
+    stated = profile.workload.model_dump()
+    if isinstance(stated["convergence"], dict):
+        stated["convergence"] = Convergence(**stated["convergence"])
+    return Workload(**stated)
 
 
 def memory_of(entry: WorkerEntry) -> float | None:
@@ -71,6 +75,16 @@ def groups(profile: Profile) -> dict[str, tuple[str, ...]]:
         if entry.node is not None:
             nodes.setdefault(entry.node, []).extend(members)
     return {node: tuple(members) for node, members in nodes.items()} | names
+
+
+def _check_convergence(profile: Profile) -> Iterator[Finding]:
+    if isinstance(profile.workload, str) or isinstance(profile.workload.convergence, str):
+        return
+    known, path = profile.workload.convergence, ("workload", "convergence")
+    if not known.floor_loss < known.initial_loss:
+        yield Finding((*path, "floor_loss"), "floor_loss must be below initial_loss")
+    elif not known.floor_loss < known.target_loss < known.initial_loss:
+        yield Finding((*path, "target_loss"), "target_loss must lie between floor_loss and initial_loss")
 
 
 def _check_names(profile: Profile) -> Iterator[Finding]:

@@ -93,6 +93,12 @@ def _workload_kind(value: Any) -> str | None:
     return "inline" if isinstance(value, dict | InlineWorkload) else None
 
 
+def _convergence_kind(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "name"
+    return "stated" if isinstance(value, dict | ConvergenceEntry) else None
+
+
 def _trace_kind(value: Any) -> str | None:
     if isinstance(value, str):
         return "file"
@@ -101,6 +107,35 @@ def _trace_kind(value: Any) -> str | None:
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+
+class ConvergenceEntry(_Part):
+    """A noisy quadratic model and a gradient noise scale of one's own training, as `hetsim fit` finds them."""
+
+    initial_loss: Positive
+    """Loss before training."""
+    floor_loss: Annotated[Number, Field(ge=0, le=1e12)] = 0.0
+    """Loss that training tends to; not reached."""
+    target_loss: Positive
+    """Loss that counts as trained, unless training.target_loss states another; above floor_loss."""
+    curvature: Positive
+    """Largest curvature of the bulk, in units of 1 / learning rate; direction j has curvature j^-exponent."""
+    exponent: Annotated[Number, Field(ge=0, le=10)] = 1.0
+    """How curvature falls from direction to direction."""
+    directions: Annotated[Samples, Field(le=1_000_000)] = 1000
+    """Directions of the bulk."""
+    noise: Annotated[Number, Field(ge=0, le=1e12)]
+    """Gradient variance of one sample per curvature, where the sum of all starts as curvature times 1."""
+    noise_power: Annotated[Number, Field(ge=0, le=10)] = 0.0
+    """The variance falls with the loss above its floor to this power; 0: it stays."""
+    largest_curvature: Positive
+    """Largest curvature of all, which limits the learning rate."""
+    min_updates: Positive
+    """Updates to the target at an infinite batch."""
+    noise_scale_samples: Annotated[Number, Field(ge=0, le=1e12)]
+    """Gradient noise scale over the training, samples."""
+    source: Text = "stated in the profile"
+    """Where the constants come from."""
 
 
 class InlineWorkload(_Part):
@@ -120,8 +155,10 @@ class InlineWorkload(_Part):
     """Builds the model for real training: a built-in name or `package.module:function`."""
     dataset: Text | None = None
     """Opens the data for real training: a built-in name or `package.module:function`."""
-    convergence: Name = "default"
-    """Which constants the convergence predictors use."""
+    convergence: Annotated[
+        Annotated[Name, Tag("name")] | Annotated[ConvergenceEntry, Tag("stated")], Discriminator(_convergence_kind)
+    ] = "default"
+    """Which constants the convergence predictors use: a name, or the constants themselves, as `hetsim fit` writes them."""
 
 
 class Stragglers(_Part):

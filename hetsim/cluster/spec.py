@@ -91,6 +91,24 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Convergence:
+    """What the convergence predictors know of a workload, stated in its profile; `hetsim.convergence.constants` says how each is used."""
+
+    initial_loss: float
+    floor_loss: float
+    target_loss: float
+    curvature: float
+    exponent: float
+    directions: int
+    noise: float
+    noise_power: float
+    largest_curvature: float
+    min_updates: float
+    noise_scale_samples: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """What is trained: sizes for the simulator, names for the trainer, constants for the predictors."""
 
@@ -101,7 +119,7 @@ class Workload:
     backward_share: float = 2.0 / 3.0
     model: str | None = None
     dataset: str | None = None
-    convergence: str = "default"  # key into hetsim.convergence.constants
+    convergence: str | Convergence = "default"  # key into hetsim.convergence.constants, or the constants themselves
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,12 @@ loss = floor + (initial - floor) · model loss / model loss at the start, `initi
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from hetsim.cluster.spec import Cluster, Workload
+from hetsim.cluster.spec import Cluster, Convergence, Workload
 from hetsim.convergence.predictor import Target
 from hetsim.convergence.quadratic import Quadratic, power_law
 from hetsim.errors import UsageError, nearest
@@ -23,10 +23,10 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyQuadraticConstants:
-    """Bulk h_j = j^-exponent over `directions`, c_j = noise·h_j; trained at `target_ratio` of the initial loss.
+    """Bulk h_j = curvature·j^-exponent over `directions`, c_j = noise·h_j; trained at `target_ratio` of the initial loss.
 
     `outlier`, where given, is the curvature of one direction more: Hessians of networks have a bulk and a few outliers far above it
-    (Sagun et al. 2017, Ghorbani et al. 2019)."""
+    (Sagun et al. 2017, Ghorbani et al. 2019). `noise_power`: the noise falls with the loss to this power."""
 
     directions: int
     exponent: float
@@ -34,10 +34,14 @@ class NoisyQuadraticConstants:
     target_ratio: float
     source: str
     outlier: float | None = None
+    curvature: float = 1.0
+    noise_power: float = 0.0
 
     def quadratic(self, nodes: int | None = NODES) -> Quadratic:
         """The model, compressed to about `nodes` nodes (None: every direction)."""
-        full = power_law(self.directions, exponent=self.exponent, noise=self.noise).with_outlier(self.outlier)
+        full = power_law(self.directions, exponent=self.exponent, noise=self.noise)
+        full = replace(full, h=self.curvature * full.h, c=self.curvature * full.c, noise_power=self.noise_power)
+        full = full.with_outlier(self.outlier)
         return full if nodes is None else full.compressed(nodes)
 
 
@@ -109,8 +113,34 @@ def constants(name: str) -> WorkloadConstants:
     )
 
 
+def fitted(workload: str, known: Convergence) -> WorkloadConstants:
+    """The constants that a profile states."""
+    ratio = (known.target_loss - known.floor_loss) / (known.initial_loss - known.floor_loss)
+    return WorkloadConstants(
+        name=workload,
+        metric=f"loss {known.target_loss:g} of {workload} ({known.source})",
+        initial_loss=known.initial_loss,
+        floor_loss=known.floor_loss,
+        nqm=NoisyQuadraticConstants(
+            directions=known.directions,
+            exponent=known.exponent,
+            noise=known.noise,
+            target_ratio=ratio,
+            source=known.source,
+            outlier=known.largest_curvature,
+            curvature=known.curvature,
+            noise_power=known.noise_power,
+        ),
+        noise_scale=NoiseScaleConstants(
+            min_updates=known.min_updates, noise_scale_samples=known.noise_scale_samples, source=known.source
+        ),
+    )
+
+
 def constants_of(workload: Workload) -> WorkloadConstants:
-    """The constants a workload names, else those of its own name, else the defaults."""
+    """The constants a profile states or names, else those of the workload's own name, else the defaults."""
+    if isinstance(workload.convergence, Convergence):
+        return fitted(workload.name, workload.convergence)
     if workload.convergence != DEFAULT:
         return constants(workload.convergence)
     return constants(workload.name if workload.name in _data() else DEFAULT)

@@ -61,6 +61,7 @@ class _Run:
         settings, nodes = len(learning_rate), len(quadratic)
         self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
         self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
+        self.quadratic, self.full_noise = quadratic, self.c
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
@@ -91,7 +92,7 @@ class _Run:
         self.since = point + 1
         if going_on is not None:
             columns = np.repeat(going_on, len(self.weight))
-            for name in ("lr", "beta", "h", "c"):
+            for name in ("lr", "beta", "h", "c", "full_noise"):
                 setattr(self, name, getattr(self, name)[columns])
             self.moments.keep(columns)
             self.maps.clear()
@@ -110,6 +111,12 @@ class _Run:
         match operation:
             case Read(x=x, point=point):
                 self.watch.record(point, self.moments.C[x, x], self.weight)
+                if (
+                    self.quadratic.noise_power
+                ):  # held until the next point: within a round of local steps the noise of its start
+                    factor = self.quadratic.noise_factor(self.watch.loss[point, self.watch.alive])
+                    self.c = self.full_noise * np.repeat(factor, len(self.weight))
+                    self.maps.clear()
             case Evaluate(out=out, gradient=g):
                 combine(out, self._terms(g) or [(START, 0.0)], g.noise * self.c)
             case Average(out=out, points=points):

@@ -21,12 +21,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """D nodes: curvature `h`, per-sample gradient variance `c`, `start` = E θ_0², `multiplicity` directions each. All shape (D,)."""
+    """D nodes: curvature `h`, per-sample gradient variance `c`, `start` = E θ_0², `multiplicity` directions each. All shape (D,).
+
+    `noise_power` = q: the variance is c (loss / initial loss)^q, q = 0 noise that stays. Gradients of cross entropy vanish on samples that
+    are already right, so in networks noise falls with the loss."""
 
     h: Floats
     c: Floats
     start: Floats
     multiplicity: Floats
+    noise_power: float = 0.0
 
     def __post_init__(self) -> None:
         arrays = (self.h, self.c, self.start, self.multiplicity)
@@ -34,6 +38,8 @@ class Quadratic:
             raise UsageError("a quadratic needs h, c, start and multiplicity of one length, at least 1")
         if any(not np.all(np.isfinite(a)) or np.any(a < 0) for a in arrays):
             raise UsageError("a quadratic needs finite h, c, start and multiplicity, none negative")
+        if not 0.0 <= self.noise_power < np.inf:
+            raise UsageError("a quadratic needs a noise_power of at least 0")
 
     def __len__(self) -> int:
         return len(self.h)
@@ -74,6 +80,7 @@ class Quadratic:
             np.append(noise, self.c),
             np.append(self.start[top] * self.h[top] / curvature, self.start),
             np.append(1.0, self.multiplicity),
+            self.noise_power,
         )
 
     def compressed(self, nodes: int, exact: int | None = None) -> Quadratic:
@@ -96,7 +103,13 @@ class Quadratic:
         def mean(values: Floats) -> Floats:
             return (np.bincount(label, m * values[order])[kept] / total[kept]).astype(np.float64)
 
-        return Quadratic(mean(self.h), mean(self.c), mean(self.start), total[kept])
+        return Quadratic(mean(self.h), mean(self.c), mean(self.start), total[kept], self.noise_power)
+
+    def noise_factor(self, loss: Floats) -> Floats | float:
+        """(loss / initial loss)^q, what the noise is worth at a loss; finite and not negative whatever the loss has become."""
+        if not self.noise_power:
+            return 1.0
+        return np.asarray(np.clip(np.nan_to_num(loss / self.initial_loss), 0.0, 1e6) ** self.noise_power)
 
 
 def power_law(

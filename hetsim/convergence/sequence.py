@@ -123,12 +123,16 @@ class _Run:
         plan, watch, weight = self.plan, self.watch, self.quadratic.weight
         uses_gradient = plan.gradient is not None
         shares_change = bool(plan.share_change.any())
+        power = self.quadratic.noise_power
         since = 1
         with np.errstate(over="ignore", invalid="ignore"):
             for k in range(len(plan)):
-                noise = plan.noise[k] * self.c
+                c = self.c
+                if power:
+                    c = c * np.repeat(self.quadratic.noise_factor(watch.loss[k, watch.alive]), len(weight))
+                noise = plan.noise[k] * c
                 if shares_change:
-                    noise = noise + plan.share_change[k] * self._deviation_noise(k)
+                    noise = noise + plan.share_change[k] * self._deviation_noise(k, c)
                 made = plan.made.get(k, ())
                 for point in made:
                     if point.rule == PointRule.LOOK_AHEAD:
@@ -206,7 +210,7 @@ class _Run:
         ]
         self.moments.combine(point.row, terms)
 
-    def _deviation_noise(self, k: int) -> Floats:
+    def _deviation_noise(self, k: int, c: Floats) -> Floats:
         """h²·u: the variance on update k's gradient per unit of Σ (w' - w)²/b.
 
         A worker's own point deviates from the mean point by d' = -γa(h d + ε), γ = lr (Nesterov: lr(1+β)); u = b·E d² obeys
@@ -214,5 +218,5 @@ class _Run:
         as independent of each other and of the past."""
         noise: Floats = self.h**2 * self.deviation
         step = (self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain) ** 2
-        self.deviation = step * (self.h**2 * self.deviation + self.c)
+        self.deviation = step * (self.h**2 * self.deviation + c)
         return noise
