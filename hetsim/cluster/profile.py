@@ -122,7 +122,7 @@ class ConvergenceEntry(_Part):
     """Largest curvature of the bulk, in units of 1 / learning rate; direction j has curvature j^-exponent."""
     exponent: Annotated[Number, Field(ge=0, le=10)] = 1.0
     """How curvature falls from direction to direction."""
-    directions: Annotated[Samples, Field(le=1_000_000)] = 1000
+    directions: Annotated[int, Strict(), Field(gt=0, le=1_000_000), BeforeValidator(_whole)] = 1000
     """Directions of the bulk."""
     noise: Annotated[Number, Field(ge=0, le=1e12)]
     """Gradient variance of one sample per curvature, where the sum of all starts as curvature times 1."""
