@@ -18,6 +18,7 @@ from abs_sgd import agreement
 from abs_sgd.agreement import Tolerances
 from hetsim.algorithms import Algorithm
 from hetsim.convergence.predictor import Curve, Setting
+from hetsim.documents import VALIDATION_VERSION
 from hetsim.errors import MissingExtraError, UsageError
 from hetsim.labels import Contender, parse
 from hetsim.schedule import Kind, Schedule
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from hetsim.cluster import Profile
     from hetsim.cluster.spec import Cluster, Workload
 
-VALIDATION_VERSION = 1
 UPDATES = 60  # half a minute at half a second each [our choice]
 PACE_TOLERANCE = 0.25  # one pass may take this much longer than its profile before the run is given up [our choice]
 EVALUATIONS = 100  # per curve: at most every 2 % of the time, twice as often as a 2 % interval asks for [our choice]

@@ -15,7 +15,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hetsim.errors import UsageError
+from hetsim.schedule.log import MOST_ROWS
 from hetsim.writing import new_folder, write_json, write_text
 
 if TYPE_CHECKING:
@@ -111,20 +114,27 @@ def save_curve(curve: Curve, path: Path) -> None:
     )
 
 
-def load_curve(path: Path) -> Curve:
-    """Read what `save_curve` wrote. Raises UsageError for anything else."""
+def load_curve(path: Path, *, most: int = MOST_ROWS) -> Curve:
+    """Read what `save_curve` wrote. Raises UsageError for anything else, and for more than `most` points."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from hetsim.convergence.predictor import Curve
-    from hetsim.schedule.store import DAMAGE
+    from hetsim.schedule.store import DAMAGE, check_size
 
     try:
-        table = pq.read_table(path)
+        check_size(path, most)
+        table = pq.read_table(path, columns=list(CURVE_COLUMNS))
         meta = json.loads((table.schema.metadata or {})[b"hetsim"])
         columns = {name: table[name].to_numpy() for name in CURVE_COLUMNS}
         if any(column.dtype.kind not in "iuf" for column in columns.values()):
             raise TypeError("a column that holds no numbers")
+        if not len(table):
+            raise ValueError("it has no points")
+        if any(
+            not np.isfinite(columns[name]).all() or (np.diff(columns[name]) < 0).any() for name in CURVE_COLUMNS[:3]
+        ):
+            raise ValueError("it goes back, or to no number")
         return Curve(**columns, diverged=bool(meta["diverged"]), assumptions=tuple(map(str, meta["assumptions"])))
     except (OSError, pa.ArrowException, *DAMAGE) as error:
         raise UsageError(f"{path}: no curve ({error})") from None

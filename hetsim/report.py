@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from hetsim import wording
+from hetsim import page, wording
 from hetsim.convergence.predictor import Curve
 from hetsim.labels import LITERAL_READING
 from hetsim.report_why import why_html
@@ -45,51 +45,32 @@ def order(row: Mapping[str, Any]) -> tuple[bool, float]:
     return (median is None, median if median is not None else -float(row["samples_per_s"] or 0.0))
 
 
+def folder_html(folder: Path) -> str:
+    """The page of a folder that compare, simulate or validate wrote. Raises UsageError, ScheduleFileError: none, or damaged."""
+    from hetsim import documents, export, validation_folder
+    from hetsim.validation_page import validation_html
+
+    if (folder / documents.VALIDATION).is_file():
+        return validation_html(validation_folder.read(folder))
+    return report_html(export.read_material(folder))
+
+
 def report_html(material: Material) -> str:
     """The page."""
-    from plotly.offline import get_plotlyjs
-
     document = material.document
-    title = f"hetsim: {document['profile']}"
-    body = [
-        _head(material),
-        _section("The algorithms", _table(material.rows, document), _limits(material.rows)),
-        _section("Why", why_html(material.rows)),
-        _loss(material),
-        _bars(material),
-        _timelines(material),
-        _trust(material),
-        _reproduce(material),
-    ]
-    style = (files("hetsim") / "report.css").read_text(encoding="utf-8")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
-        f"<style>\n{style}</style>\n<script>{get_plotlyjs()}</script>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in body if part)
-        + f"\n</main>\n<script>{UNFOLD}</script>\n</body>\n</html>\n"
+    return page.whole(
+        f"hetsim: {document['profile']}",
+        (
+            _head(material),
+            page.section("The algorithms", _table(material.rows, document), _limits(material.rows)),
+            page.section("Why", why_html(material.rows)),
+            _loss(material),
+            _bars(material),
+            _timelines(material),
+            _trust(material),
+            page.reproduce(document, material.profile_yaml),
+        ),
     )
-
-
-# A figure in a folded section has no width until it is shown.
-UNFOLD = (
-    'document.querySelectorAll("details").forEach(d => d.addEventListener("toggle", () => '
-    'd.querySelectorAll(".plotly-graph-div").forEach(p => Plotly.Plots.resize(p))));'
-)
-
-
-def _section(title: str, *parts: str) -> str:
-    inside = "\n".join(part for part in parts if part)
-    return f"<section>\n<h2>{escape(title)}</h2>\n{inside}\n</section>" if inside else ""
-
-
-def _figure(figure: Any, caption: str) -> str:
-    """One figure; plotly.js is in the page already."""
-    import plotly.io as pio
-
-    config = {"responsive": True, "displaylogo": False, "displayModeBar": False}
-    html = pio.to_html(figure, include_plotlyjs=False, full_html=False, config=config, div_id=None)
-    return f"<figure>\n<figcaption>{escape(caption)}</figcaption>\n{html}\n</figure>"
 
 
 def _head(material: Material) -> str:
@@ -189,20 +170,20 @@ def _limits(rows: Rows) -> str:
 def _loss(material: Material) -> str:
     from hetsim import plots
 
-    if not material.curves:
+    target = material.document.get("target")
+    if target is None or not material.curves:  # one run of a comparison has a curve, and its document no target
         return ""
-    target = material.document["target"]
     ours = [row["name"] for row in material.rows if row["role"] == "ours"]
     common: dict[str, Any] = {"target": target["value"], "ours": ours}
     end = f"The figures end at {plots.TIMES_FASTEST} times the fastest"
     note = f"Target: {target['metric']}. {end}; thick lines are ours, thin ones baselines."
-    return _section(
+    return page.section(
         "Loss",
         f"<p class='note'>{escape(note)}</p>",
-        _figure(
+        page.figure(
             plots.loss(material.curves, against="seconds", **common), "Against simulated time: what counts in the end"
         ),
-        _figure(
+        page.figure(
             plots.loss(material.curves, against="samples", **common), "Against samples: what delay and batch size cost"
         ),
     )
@@ -214,13 +195,13 @@ def _bars(material: Material) -> str:
     if "algorithms" not in material.document:
         return ""
     rows = material.rows
-    return _section(
+    return page.section(
         "Speed",
-        _figure(
+        page.figure(
             plots.time_to_target(rows),
             "Time to the target, with intervals over seeds; blue is ours, hatched grey the baselines",
         ),
-        _figure(
+        page.figure(
             plots.throughput(rows), "Throughput: samples per second are not progress, compare with the figure above"
         ),
     )
@@ -234,13 +215,13 @@ def _timelines(material: Material) -> str:
     for place, label in enumerate(chosen[:MOST_TIMELINES]):
         schedule = material.schedules[label]
         both = [
-            _figure(plots.timeline(schedule, "start"), "At the start"),
-            _figure(plots.timeline(schedule, "steady"), "In the steady state, half way through"),
+            page.figure(plots.timeline(schedule, "start"), "At the start"),
+            page.figure(plots.timeline(schedule, "steady"), "In the steady state, half way through"),
         ]
         state = " open" if place < OPEN_TIMELINES else ""
         parts.append(f"<details{state}>\n<summary>{escape(label)}</summary>\n" + "\n".join(both) + "\n</details>")
     note = "Bars are labelled with their samples. Workers compute (blue), communicate (orange, hatched) or wait (grey, dotted)."
-    return _section("Who does what, when", f"<p class='note'>{escape(note)}</p>" if parts else "", *parts)
+    return page.section("Who does what, when", f"<p class='note'>{escape(note)}</p>" if parts else "", *parts)
 
 
 def _first(material: Material) -> list[str]:
@@ -261,7 +242,7 @@ def _trust(material: Material) -> str:
     for worker, source in (document.get("speeds") or {}).items():
         speeds.setdefault(source, []).append(worker)
     provenance = [f"<li>{escape(source)}: {escape(_listed(workers))}</li>" for source, workers in speeds.items()]
-    return _section(
+    return page.section(
         "How far to trust this",
         "<h3>Warnings</h3>\n<ul>" + "".join(warnings) + "</ul>" if warnings else "",
         "<h3>Assumptions</h3>\n<ul>" + "".join(assumptions) + "</ul>" if assumptions else "",
@@ -271,17 +252,3 @@ def _trust(material: Material) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:16]) + (f" and {len(names) - 16:,} more" if len(names) > 16 else "")
-
-
-def _reproduce(material: Material) -> str:
-    document = material.document
-    parts = []
-    if document.get("command"):
-        parts.append(f"<p>In the folder of this report:</p>\n<pre>{escape(str(document['command']))}</pre>")
-    if material.profile_yaml:
-        parts.append(
-            f"<details>\n<summary>The profile, with its sources</summary>\n<pre>{escape(material.profile_yaml)}</pre>\n</details>"
-        )
-    versions = ", ".join(f"{name} {version}" for name, version in (document.get("versions") or {}).items())
-    parts.append(f"<p class='note'>{escape(versions)}</p>" if versions else "")
-    return _section("Reproduce it", *parts)

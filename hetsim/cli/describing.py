@@ -104,7 +104,8 @@ def import_(
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder written by compare -o or simulate -o.", show_default=False)
+        Path,
+        typer.Argument(metavar="DIR", help="A folder written by compare, simulate or validate -o.", show_default=False),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here. Default: DIR/report.html.")
@@ -117,14 +118,15 @@ def report(
     Examples:
       hetsim report results --force
       hetsim report run -o run.html
+      hetsim report held -o held.html            # predicted against measured, of hetsim validate
     """
-    from hetsim import export, writing
-    from hetsim.report import report_html
+    from hetsim import writing
+    from hetsim.report import folder_html
 
-    material = export.read_material(folder)
+    html = folder_html(folder)
     path = writing.check_file(output or folder / "report.html", force)
     assert path is not None
-    writing.write_file(path, report_html(material))
+    writing.write_file(path, html)
     say(f"wrote {path}")
 
 

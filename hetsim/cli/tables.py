@@ -206,3 +206,35 @@ def curve(found: Curve, target: Target, clock: str = "simulated time") -> list[A
     else:
         text = f"not reached: {target.metric} {target.value:.4g}" + (" (diverged)" if found.diverged else "")
     return [table, "", paragraph("target", text), *(paragraph("assumed", text) for text in found.assumptions)]
+
+
+def validation(document: Mapping[str, Any]) -> list[Any]:
+    """Whether the predictions held, one row for each; then every figure of every run, and how it was run."""
+    from hetsim import validation_tables as made
+
+    rows = document["algorithms"]
+    out: list[Any] = [Text.assemble(f"{document['profile']}: ", (made.headline(document), "bold")), ""]
+    out += [_held(document), ""]
+    for row in rows:
+        out += [paragraph(row["name"], text) for text in (*made.missed(row), *made.uncompared(row))]
+    for row in rows:
+        table = grid("", "predicted", "measured", "off", right=frozenset({1, 2, 3}))
+        for line in made.lines(row):
+            table.add_row(*map(Text, line))
+        out += ["", Text(row["name"], style="bold"), "", table]
+    return [*out, "", *(paragraph("run", text) for text in document["said"])]
+
+
+def _held(document: Mapping[str, Any]) -> Table:
+    """The summary; each column's tolerance is in its header."""
+    from hetsim.validation_tables import summary
+
+    columns = summary(document)
+    heads = [f"{c.name.replace(' ', chr(10), 1)}\n{c.which or 'off'}\n≤ {c.allowed}" for c in columns]
+    table = grid("", "\n\n\nheld", *heads, right=frozenset(range(2, len(heads) + 2)))
+    for place, row in enumerate(document["algorithms"]):
+        cells = [column.cells[place] for column in columns]
+        shown = (Text(f"✗ {cell.text}", style="bold red") if cell.off else Text(cell.text) for cell in cells)
+        held = Text("yes") if row["within"] else Text("no", style="bold red")
+        table.add_row(Text(row["name"], style="bold"), held, *shown)
+    return table

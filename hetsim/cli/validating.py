@@ -94,9 +94,9 @@ def validate(
       hetsim validate --from-run run                     # of torchrun, against its own profile
       hetsim validate calibrated.yaml --from-run run-0 --from-run run-1 -o held
     """
-    from abs_sgd import agreement, validation_report
+    from abs_sgd import agreement
     from abs_sgd.validate import validate as run
-    from hetsim import writing
+    from hetsim import validation_folder, writing
 
     folder = writing.check_folder(output, False)
     tolerances = agreement.Tolerances(
@@ -128,12 +128,14 @@ def validate(
         command = arg.reproduce("validate", algorithm, predictor="nqm", seed=seed)
         command += f" --runs {runs} --updates {updates}"
     if folder is not None:
-        validation_report.write(found, folder, command=command)
+        validation_folder.write(found, folder, command=command)
         say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
     if as_json:
         emit_json({**found.document, "command": command})
     else:
-        emit_rich(*_shown(found.document, validation_report.lines))
+        from hetsim.cli import tables
+
+        emit_rich(*tables.validation(found.document))
     if not found.within:
         raise typer.Exit(OUTSIDE)
 
@@ -165,19 +167,3 @@ def _refuse_what_the_run_says(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE":
             option = "--unshaped/--shaped" if name == "shaped" else f"--{name.replace('_', '-')}"
             raise UsageError(f"{option}: settled when the run was made; leave it out with --from-run")
-
-
-def _shown(document: dict[str, object], lines: object) -> list[object]:
-    from rich.text import Text
-
-    from hetsim.cli.tables import grid, paragraph
-
-    out: list[object] = []
-    for row in document["algorithms"]:  # type: ignore[attr-defined]
-        table = grid("", "predicted", "measured", "off", right=frozenset({1, 2, 3}))
-        for line in lines(row):  # type: ignore[operator]
-            table.add_row(*line)
-        out += [Text.assemble((row["name"], "bold"), " on ", (str(document["profile"]), "bold")), "", table]
-        out += [paragraph("verdict", row["verdict"]), ""]
-    out += [paragraph("run", text) for text in document["said"]]  # type: ignore[attr-defined]
-    return out

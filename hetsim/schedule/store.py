@@ -14,7 +14,7 @@ import numpy as np
 
 from hetsim.errors import ScheduleError, ScheduleFileError
 from hetsim.schedule.check import check
-from hetsim.schedule.log import DTYPE
+from hetsim.schedule.log import DTYPE, MOST_ROWS
 from hetsim.schedule.table import SCHEDULE_VERSION, Header, Schedule
 from hetsim.writing import new_file
 
@@ -82,12 +82,24 @@ def save(schedule: Schedule, path: str | Path) -> None:
         pq.write_table(to_table(schedule), temporary, compression="zstd", write_page_checksum=True)
 
 
+def check_size(path: str | Path, most: int) -> None:
+    """Raises ValueError where a Parquet file has more rows than `most`: a small file can hold very many that are alike."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        meta = file.metadata
+        rows = max(meta.num_rows, sum(meta.row_group(number).num_rows for number in range(meta.num_row_groups)))
+    if rows > most:
+        raise ValueError(f"it has {rows:,} rows; at most {most:,} are read")
+
+
 def load(path: str | Path) -> Schedule:
     """Read and check. Raises ScheduleFileError for what is no schedule, a newer version, or a broken invariant."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
+        check_size(path, MOST_ROWS)
         table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise ScheduleFileError(f"{path}: no such file") from None

@@ -69,7 +69,7 @@ def test_a_bad_profile_is_told_with_file_line_and_column(
         (["replay", "nowhere", "--resume"], "--resume is for real processes"),
         (["replay", "nowhere", "--backend", "gloo", "--checkpoint-every", "0"], "--checkpoint-every"),
         (["replay", "nowhere", "--backend", "inproces"], "did you mean inprocess?"),
-        (["report", "nowhere"], "holds neither comparison.json nor result.json"),
+        (["report", "nowhere"], "holds no comparison.json, result.json or validation.json"),
     ],
 )  # fmt: skip
 def test_bad_requests(

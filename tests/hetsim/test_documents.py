@@ -132,6 +132,12 @@ def test_a_later_version_s_keys_are_left_out_and_an_older_one_s_missing_ones_are
     assert "later" not in found and "later" not in found["algorithms"][1]
 
 
+def test_one_run_of_a_comparison_has_a_report_without_learning(comparison: Path) -> None:
+    assert (comparison / "runs" / "abs-sgd" / "curve.parquet").is_file()
+    html = report_html(export.read_material(comparison / "runs" / "abs-sgd"))
+    assert "Timing only" in html and html.count('class="plotly-graph-div"') == 2
+
+
 @pytest.mark.parametrize("values", [["a", "b"], [None, None], [[1], [2]]])
 def test_a_curve_without_numbers_is_no_curve(folder: Path, values: list[Any]) -> None:
     path = folder / "runs" / "abs-sgd" / "curve.parquet"
