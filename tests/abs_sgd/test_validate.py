@@ -214,7 +214,6 @@ def test_a_validation_on_two_ranks() -> None:
     assert any("not shaped" in text for text in found.document["said"])
 
 
-@pytest.mark.slow  # its figures hang on the clock of the machine
 @pytest.mark.live
 @pytest.mark.netns
 def test_a_validation_on_shaped_links_leaves_nothing_behind() -> None:
