@@ -19,7 +19,8 @@ from hetsim.compute import pass_model
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Setting
 from hetsim.convergence.stability import Caution
-from hetsim.rows import pass_sizes, timing_row
+from hetsim.memory import pass_sizes
+from hetsim.rows import timing_row
 from hetsim.simulate import Result
 
 NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing

@@ -18,6 +18,7 @@ from hetsim.contest import Entry, Task, attempt, first_length, is_promising, lig
 from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.convergence.registry import get_predictor
 from hetsim.convergence.stability import Caution
+from hetsim.costs import tariffs
 from hetsim.errors import UsageError
 from hetsim.intervals import coverage, paired_ratio
 from hetsim.labels import Contender, contenders
@@ -79,6 +80,7 @@ def compare(
         assumptions=_assumptions(entries),
         algorithms=rows,
         speeds={w.name: w.speed_source for w in task.cluster.workers},
+        tariffs=tariffs(task.cluster),
         versions=versions(),
         cluster=task.cluster,
         runs={c.label: e.result for c, e in zip(chosen, entries, strict=True)},

@@ -57,6 +57,17 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tariff:
+    """What a worker costs: price per hour and power, each with where it is from; None where neither profile nor catalogue says."""
+
+    gpu: str | None
+    price_per_h: float | None
+    price_source: str | None
+    power_w: float | None
+    power_source: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Yardsticks:
     """The figures of a row over what bounds them (`hetsim.yardsticks`); None where a figure does not apply.
 
@@ -125,8 +136,8 @@ class Comparison:
     """Every algorithm on one cluster. `algorithms` in the order asked for.
 
     `winner`: label of the fastest, None where it is not clearly faster than the fastest other algorithm. `coverage`: of the
-    intervals. `speeds`: where each worker's speed is from. `runs` and `curves`: per label, the Result of the first seed and its
-    Curve at the best setting.
+    intervals. `speeds`: where each worker's speed is from; `tariffs`: what each costs, and where that is from. `runs` and `curves`: per
+    label, the Result of the first seed and its Curve at the best setting.
     """
 
     profile: str
@@ -141,6 +152,7 @@ class Comparison:
     assumptions: tuple[str, ...]
     algorithms: tuple[Row, ...]
     speeds: Mapping[str, str]
+    tariffs: Mapping[str, Tariff]
     versions: Mapping[str, str]
     cluster: Cluster = field(repr=False)
     runs: Mapping[str, Result] = field(repr=False)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from hetsim.comparison import COMPARISON_VERSION, Row
+from hetsim.comparison import COMPARISON_VERSION, Row, Tariff
 from hetsim.convergence.predictor import Target
 from hetsim.convergence.stability import Caution
 from hetsim.errors import UsageError
@@ -61,6 +61,7 @@ class _Comparison(_Document):
     coverage: float | None
     assumptions: tuple[str, ...]
     algorithms: tuple[Row, ...] = Field(min_length=1)
+    tariffs: dict[str, Tariff] = {}
     verdict: str
     command: str | None = None
 

@@ -15,12 +15,12 @@ from hetsim.cautions import cautions_of_cluster, cautions_of_run, unique
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Yardsticks, plain
 from hetsim.convergence.stability import Caution
+from hetsim.marginal import Marginal, marginals
+from hetsim.memory import MemoryUse, memory_of
 from hetsim.metrics import Timing
-from hetsim.period import UPDATES, Figures, Part, Period, without_luck
+from hetsim.period import MOST_EVENTS, UPDATES, Figures, Part, Period, without_luck
 from hetsim.rows import timing_row
 from hetsim.simulate import simulate
-
-MOST_EVENTS = 2_000_000  # worker-updates; fewer updates on very large clusters [our choice]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Explanation:
     """One period in numbers. `steps` are (name, formula with its numbers, value); where `closed` is None, `why` says so.
 
     `yardsticks` and `warnings` are at the profile's own learning rate, untuned; `sample_share` is each worker's share of the simulated run.
+    `memory`: what each worker keeps; `marginal`: the same without some of them.
     """
 
     profile: str
@@ -42,6 +43,8 @@ class Explanation:
     left_out: tuple[str, ...]
     sample_share: Mapping[str, float]
     yardsticks: Yardsticks
+    memory: tuple[MemoryUse, ...]
+    marginal: tuple[Marginal, ...]
     warnings: tuple[Caution, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +75,8 @@ def explain(cluster: Any, algorithm: str, options: Mapping[str, Any] | None = No
         left_out=(*period.left_out(), *left_out(resolved)),
         sample_share=row.sample_share,
         yardsticks=row.yardsticks,
+        memory=memory_of(simulated),
+        marginal=marginals(resolved, program, seed=seed, whole=simulated),
         warnings=unique([*cautions_of_cluster({algorithm: simulated}), *cautions_of_run(algorithm, simulated)]),
     )
 

@@ -21,6 +21,7 @@ from hetsim.schedule.kinds import Kind
 from hetsim.simulate import Result
 
 UPDATES = 400  # simulated for the comparison; its second half is long against any start [our choice]
+MOST_EVENTS = 2_000_000  # worker-updates; fewer updates on very large clusters [our choice]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ MEANINGS = {
 }
 WHO = "share of samples"
 WHO_MEANS = "who contributes how much of what the updates sum"
+ALIKE = 0.005  # of shares said together [our choice]
 MOST_SHARES = 6  # groups of equal shares named in a cell
 
 
@@ -59,15 +60,20 @@ def _ratio(value: float | None) -> str:
 
 
 def shares(sample_share: Mapping[str, float]) -> str:
-    """`a 48 %, b 24 %, c and d 14 % each`: the largest first, shares that read alike together; `25 % each` where all do."""
-    together: dict[str, list[str]] = {}
-    for name, share in sample_share.items():
-        together.setdefault(wording.percent(share), []).append(name)
-    if len(together) == 1 and len(sample_share) > 1:
-        return f"{next(iter(together))} each"
+    """`a 48 %, b 24 %, c and d 14 % each`: the largest first, shares within half a per cent together; `25 % each` where all are."""
     order = list(sample_share)
-    largest = sorted(together.items(), key=lambda item: -sample_share[item[1][0]])
-    parts = [_named(names, share, order) for share, names in largest]
+    together: list[list[str]] = []
+    for name in sorted(order, key=lambda name: -sample_share[name]):
+        if not together or sample_share[together[-1][0]] - sample_share[name] > ALIKE:
+            together.append([])
+        together[-1].append(name)
+    groups = [
+        (sorted(names, key=order.index), wording.percent(sum(sample_share[name] for name in names) / len(names)))
+        for names in together
+    ]
+    if len(groups) == 1 and len(order) > 1:
+        return f"{groups[0][1]} each"
+    parts = [_named(names, share, order) for names, share in groups]
     return ", ".join(parts[:MOST_SHARES]) + (", …" if len(parts) > MOST_SHARES else "")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hetsim import page, wording
 from hetsim.convergence.predictor import Curve
 from hetsim.labels import LITERAL_READING
-from hetsim.report_why import why_html
+from hetsim.report_why import takes_html, why_html
 from hetsim.schedule.table import Schedule
 
 Rows = Sequence[Mapping[str, Any]]
@@ -64,6 +64,7 @@ def report_html(material: Material) -> str:
             _head(material),
             page.section("The algorithms", _table(material.rows, document), _limits(material.rows)),
             page.section("Why", why_html(material.rows)),
+            page.section("What it takes", takes_html(material.rows, document)),
             _loss(material),
             _bars(material),
             _timelines(material),
@@ -105,8 +106,6 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     unit, time = wording.time_column(rows)
     heads += [f"time to target, {unit}", "× best baseline", "samples to target", "lr, momentum"] if learning else []
     heads += ["samples/s", "time per update", "samples per update", "busy", "waiting", "staleness, updates"]
-    priced = any(wording.cost_cell(row) != wording.NONE for row in rows)
-    heads += ["cost to target"] if priced else []
     best = document.get("winner")
     out = [
         "<div class='wide'><table>",
@@ -115,7 +114,7 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     ]
     for row in rows:
         mark = " class='best'" if learning and row["name"] == best else ""
-        out.append(f"<tr{mark}>" + "".join(_cells(row, document, time, priced)) + "</tr>")
+        out.append(f"<tr{mark}>" + "".join(_cells(row, document, time)) + "</tr>")
     out.append("</tbody></table></div>")
     if any(row["name"] == LITERAL_READING for row in rows):
         note = f"{LITERAL_READING} is the literal reading of ABS-SGD's abstract; the other compute points are ours."
@@ -123,9 +122,7 @@ def _table(rows: Rows, document: Mapping[str, Any]) -> str:
     return "\n".join(out)
 
 
-def _cells(
-    row: Mapping[str, Any], document: Mapping[str, Any], time: Callable[[Mapping[str, Any]], str], priced: bool
-) -> list[str]:
+def _cells(row: Mapping[str, Any], document: Mapping[str, Any], time: Callable[[Mapping[str, Any]], str]) -> list[str]:
     learning = "algorithms" in document
     tags = ["ours"] if row["role"] == "ours" else []
     if learning:
@@ -152,7 +149,6 @@ def _cells(
         wording.percent(row["waiting_share"]),
         wording.staleness(row["staleness_mean"], row["staleness_max"]),
     ]
-    numbers += [wording.cost_cell(row)] if priced else []
     return [*cells, *(f"<td>{escape(text)}</td>" for text in numbers)]
 
 

@@ -109,6 +109,13 @@ def cost_cell(row: Mapping[str, Any]) -> str:
     return NONE if usd is None else f"${usd:,.2f}" if usd >= 0.095 else f"${usd:.2g}"
 
 
+def energy_cell(row: Mapping[str, Any]) -> str:
+    """`0.42 kWh`, of the time to target at rated power."""
+    cost = row.get("cost")
+    kwh = cost.get("kwh_to_target") if cost else None
+    return NONE if kwh is None else f"{kwh:,.1f} kWh" if kwh >= 9.95 else f"{kwh:.2g} kWh"
+
+
 def rate_cell(row: Mapping[str, Any]) -> str:
     """`0.05, β 0.9`: what tuning chose."""
     if row.get("learning_rate") is None:

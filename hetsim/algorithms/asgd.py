@@ -16,9 +16,9 @@ class Asgd(Algorithm, name="asgd"):
     source = "Dean et al. 2012, Large Scale Distributed Deep Networks, NeurIPS"
     has_server = True
 
-    def parameter_buffers(self, optimizer_states: int) -> int:
+    def buffers(self, optimizer_states: int) -> dict[str, int]:
         """Weights and gradient; the optimizer's state is the server's."""
-        return 2
+        return super().buffers(0)
 
     def worker(self, w: Port) -> Program:
         """Pull, compute, push."""

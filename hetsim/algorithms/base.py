@@ -64,12 +64,17 @@ class Algorithm:
         """Where `predict` moves the compute point, and the number that goes with it (kappa or the blend)."""
         return PointRule.CURRENT, 1.0
 
-    def parameter_buffers(self, optimizer_states: int) -> int:
-        """Buffers as large as the parameters that a worker holds at once; `optimizer_states`: 1 for momentum, 2 for Adam, 0 for plain SGD.
+    def buffers(self, optimizer_states: int) -> dict[str, int]:
+        """Buffers as large as the parameters that a worker holds at once, by what they hold.
 
-        Weights, the gradient (its accumulator, reduced in place) and the optimizer's state; what else is needed is the algorithm's own.
+        `optimizer_states`: 1 for momentum, 2 for Adam, 0 for plain SGD. Weights, the gradient (its accumulator, reduced in place) and the
+        optimizer's state; what else is needed is the algorithm's own.
         """
-        return 2 + optimizer_states
+        return {"parameters": 1, "gradients": 1, "optimizer": optimizer_states}
+
+    def parameter_buffers(self, optimizer_states: int) -> int:
+        """How many there are in all."""
+        return sum(self.buffers(optimizer_states).values())
 
     def check(self, schedule: Schedule) -> None:
         """Raise ScheduleError where the log breaks what the algorithm promises."""
@@ -151,13 +156,14 @@ class OneUpdateDelay(Algorithm):
         scale = {"look-ahead": self.options.kappa, "blend": self.options.blend}.get(point, 1.0)
         return rule, float(scale)
 
-    def parameter_buffers(self, optimizer_states: int) -> int:
+    def buffers(self, optimizer_states: int) -> dict[str, int]:
         """The gradient in flight beside the one being summed; a predicted point, and for the predictions that take a step with the own
         gradient the optimizer's state saved around it; `blend` keeps the last mean gradient as well."""
         point = self.options.compute_point
         own_step = 1 + optimizer_states
-        extra = {"current": 0, "look-ahead": 1, "local-prediction": own_step, "blend": own_step + 1}[point]
-        return super().parameter_buffers(optimizer_states) + 1 + extra
+        prediction = {"current": 0, "look-ahead": 1, "local-prediction": own_step, "blend": own_step + 1}[point]
+        held = super().buffers(optimizer_states)
+        return {**held, "gradients": held["gradients"] + 1, "prediction": prediction}
 
     def check(self, schedule: Schedule) -> None:
         """Update k uses version max(k-1, 0): staleness 0 for the first (and for synchronous updates), then exactly 1."""

@@ -40,10 +40,10 @@ class LocalSgd(Algorithm, name="local-sgd"):
     source = "Stich 2019 (arXiv 1805.09767); normalisation: Wang et al. 2020, FedNova (arXiv 2007.07481)"
     Options: ClassVar[Any] = LocalSgdOptions
 
-    def parameter_buffers(self, optimizer_states: int) -> int:
+    def buffers(self, optimizer_states: int) -> dict[str, int]:
         """FedNova's weights need the parameters of the last average as well; otherwise the average is taken in place."""
         anchored = self.options.by_speed and self.options.normalise == "fednova"
-        return int(super().parameter_buffers(optimizer_states) + anchored)
+        return {**super().buffers(optimizer_states), "last average": int(anchored)}
 
     def weight(self, w: Port, steps: tuple[int, ...]) -> float:
         """FedNova's weight of this worker's parameters, from everybody's planned steps."""

@@ -127,9 +127,9 @@ def explain(
     if as_json:
         emit_json(found.to_json())
         return
-    from hetsim.cli import tables
+    from hetsim.cli import tables, worth
 
-    emit_rich(*tables.explanation(found))
+    emit_rich(*tables.explanation(found), "", *worth.memory(found.memory), "", *worth.marginal(found.marginal))
 
 
 def replay(

@@ -14,6 +14,8 @@ from rich.text import Text
 
 from hetsim import reasons, wording
 from hetsim.cli.tables import grid, paragraph
+from hetsim.comparison import plain
+from hetsim.costs import cost_notes
 from hetsim.labels import LITERAL_READING
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Column = tuple[int, str, Callable[[Row], str]]  # least width of the terminal that shows it, header, cell
 MOST_WARNINGS = 8
+COSTED = 160  # columns of a terminal that shows costs
 WIDE = 120  # columns of a terminal that also shows the yardsticks; narrower ones have them in --json and in the report
 
 
@@ -38,6 +41,8 @@ def comparison(c: Comparison, width: int) -> list[Any]:
     out += ["", Text(c.sentence(), style="bold"), "", limits(rows), ""]
     out += [*why(rows), ""] if width >= WIDE else []
     out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
+    if width >= COSTED:
+        out += [paragraph(*note.split(": ", 1)) for note in cost_notes(plain(c.tariffs))]
     out.append(paragraph("trust", trust(c)))
     return out
 
@@ -62,7 +67,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
         (116, "\nlr, momentum", wording.rate_cell),
         (132, "staleness\nupdates", lambda r: wording.staleness(r["staleness_mean"], r["staleness_max"])),
         (148, "to target\nsamples", lambda r: wording.count(r["samples_to_target"])),
-        (160, "cost to\ntarget", wording.cost_cell),
+        (COSTED, "cost to\ntarget", wording.cost_cell),
+        (172, "energy to\ntarget", wording.energy_cell),
     ]
 
 

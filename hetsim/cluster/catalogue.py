@@ -32,7 +32,14 @@ class Gpu:
     memory_bytes: float
     power_w: float
     price_per_h: float | None
-    source: str
+    power_source: str
+    price_source: str
+
+    @property
+    def source(self) -> str:
+        """Where power and price are from."""
+        price = f"; price: {self.price_source}" if self.price_source else ""
+        return f"power: {self.power_source}{price}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,15 +146,13 @@ def _gpus() -> Mapping[str, Gpu]:
     sources = _sources()
     found = {}
     for row in _rows("gpus.csv"):
-        parts = [f"power: {sources['power'][row['power_source']]}"]
-        if row["price_source"]:
-            parts.append(f"price: {sources['price'][row['price_source']]}")
         found[row["name"]] = Gpu(
             name=row["name"],
             memory_bytes=float(row["memory_bytes"]),
             power_w=float(row["power_w"]),
             price_per_h=float(row["price_per_h"]) if row["price_per_h"] else None,
-            source="; ".join(parts),
+            power_source=sources["power"][row["power_source"]],
+            price_source=sources["price"][row["price_source"]] if row["price_source"] else "",
         )
     return found
 

@@ -76,7 +76,6 @@ def _common(profile: Profile, index: int, entry: WorkerEntry, workload: Workload
     """What all members of an entry share."""
     gpu = catalogue.gpu(entry.gpu) if entry.gpu is not None else None
     stragglers = entry.stragglers
-    price, power = entry.price_per_h, entry.power_w
     return {
         "gpu": gpu.name if gpu else None,
         "max_batch_samples": pass_cap(entry, workload),
@@ -84,11 +83,23 @@ def _common(profile: Profile, index: int, entry: WorkerEntry, workload: Workload
         "jitter_cv": entry.jitter_cv,
         "straggler_probability": stragglers.probability if stragglers else 0.0,
         "straggler_slowdown": stragglers.slowdown if stragglers else 1.0,
-        "price_per_h": gpu.price_per_h if price is None and gpu else price,
-        "power_w": gpu.power_w if power is None and gpu else power,
+        **_tariff(profile.sources, index, entry, gpu),
         "update_s": entry.update_s,
         **_speed(profile.sources, index, entry, workload.name),
     }
+
+
+def _tariff(sources: Mapping[str, str], index: int, entry: WorkerEntry, gpu: catalogue.Gpu | None) -> dict[str, Any]:
+    """Price and power, stated or the catalogue's, and where they are from."""
+    found: dict[str, Any] = {}
+    for key, source in (("price_per_h", "price_source"), ("power_w", "power_source")):
+        value = getattr(entry, key)
+        if value is not None:
+            named = (sources.get(f"workers.{who}.{key}") for who in (index, entry.name))
+            found |= {key: value, source: next(filter(None, named), "stated")}
+        elif gpu is not None and getattr(gpu, key) is not None:
+            found |= {key: getattr(gpu, key), source: getattr(gpu, source)}
+    return found
 
 
 def _speed(sources: Mapping[str, str], index: int, entry: WorkerEntry, workload: str) -> dict[str, Any]:

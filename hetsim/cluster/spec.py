@@ -70,6 +70,8 @@ class Worker:
     straggler_slowdown: float = 1.0
     price_per_h: float | None = None
     power_w: float | None = None
+    price_source: str = ""  # "stated", the profile's word on it, or the catalogue's source; "" where there is no price
+    power_source: str = ""
     update_s: float = 0.0
     speed_source: Provenance = "stated"
     slowdowns: tuple[Slowdown, ...] = ()
