@@ -84,7 +84,7 @@ def validate(
 ) -> None:
     """Predict, train for real on this machine (or take finished runs), and say whether the prediction held; exit code 3 where it did not.
 
-    The profiles emulated-* suit any machine: small passes that sleep to keep the profile's time, links of 100 to 400 Mbit/s.
+    The profiles emulated-* suit any machine that does nothing else: small passes that sleep to keep the profile's time, slow links.
 
     \b
     Examples:
