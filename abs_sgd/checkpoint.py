@@ -34,6 +34,7 @@ from torch import Tensor
 
 from abs_sgd.update import Progress, State
 from hetsim.errors import UsageError
+from hetsim.reading import read_json
 from hetsim.writing import new_file
 
 CHECKPOINTS = "checkpoints"  # in the folder of a run or a replay
@@ -167,13 +168,17 @@ def whole_file(path: Path) -> Iterator[Path]:
 def _open(folder: Path, update: int) -> Checkpoint | None:
     path = _seal(folder, update)
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = read_json(path)
         version, sizes = said["version"], said.get("bytes", [])
         _check_version(path, version)
         world, meta = int(said["world"]), dict(said["meta"])
+        if world < 1 or not isinstance(meta.get("run", {}), dict):
+            raise ValueError("of no rank or no run")
     except FileNotFoundError:
         return None  # pruned meanwhile
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UsageError(f"{path}: not the seal of a checkpoint ({type(error).__name__}: {error})") from None
     for rank, size in zip(range(world), sizes, strict=False):
         share = _share(folder, update, rank)

@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
 from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import UsageError
 from hetsim.export import simulation_document
+from hetsim.reading import read_json
 from hetsim.schedule import Schedule
 from hetsim.schedule.store import load, save
 from hetsim.simulate import Result
@@ -180,9 +181,7 @@ def _said(folder: Path) -> dict[str, Any]:
     from abs_sgd.checkpoint import CHECKPOINTS, last_checkpoint
 
     try:
-        said = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UsageError(f"{folder / FACTS}: damaged ({_first_line(error)})") from None
+        said = read_json(folder / FACTS)
     except OSError as error:
         why = (
             f"{FACTS} is missing"
@@ -207,5 +206,8 @@ def _checked(kind: Any, value: Any) -> Any:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
     text = str(error).splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

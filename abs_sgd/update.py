@@ -31,7 +31,7 @@ class UpdateRule:
 
     `reference_batch_samples` is the batch `learning_rate` was chosen for; `lr_rule` scales the rate with B over it.
     During the first `warmup_samples` the rate grows linearly: with W = warm-up over reference batch, the first update
-    has 1/W of it, the W-th all.
+    has 1/W of it, the W-th all. Raises ValueError for numbers outside a profile's ranges.
     """
 
     learning_rate: float
@@ -43,6 +43,18 @@ class UpdateRule:
     reference_batch_samples: int = 1
     warmup_samples: int = 0
     clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        most = {"learning_rate": 1e6, "weight_decay": 1e3}  # hetsim.cluster.profile.Training's
+        for name, largest in most.items():
+            if not 0 <= (value := getattr(self, name)) <= largest:
+                raise ValueError(f"{name} must be between 0 and {largest:g}, not {value}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, not {self.momentum}")
+        if self.reference_batch_samples < 1 or self.warmup_samples < 0:
+            raise ValueError("reference_batch_samples must be at least 1, warmup_samples at least 0")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise ValueError(f"clip_norm must be a positive number, not {self.clip_norm}")
 
     def rate(self, samples_before: int, batch_samples: int) -> float:
         """Learning rate of an update of `batch_samples`, given the samples in all updates before it."""

@@ -5,9 +5,8 @@ Keys that are not known are left out; those of a later version that are missing 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -16,6 +15,7 @@ from hetsim.convergence.predictor import Target
 from hetsim.convergence.stability import Caution
 from hetsim.errors import UsageError
 from hetsim.export import RESULT_VERSION
+from hetsim.reading import parse_json, read_text
 
 VALIDATION, VALIDATION_VERSION = "validation.json", 1
 VERSIONS = {  # the newest that can be read
@@ -180,8 +180,8 @@ def read_validation(folder: Path) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = _bounded(path)
-        version = json.loads(text, parse_constant=_no_number)["schema_version"]
+        text = read_text(path, MOST_BYTES)
+        version = parse_json(text, path)["schema_version"]
         newest = VERSIONS[path.name]
         if type(version) is int and version > newest:
             raise UsageError(f"{path}: version {version}, this hetsim reads up to {newest}: upgrade hetsim")
@@ -194,14 +194,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: damaged ({type(error).__name__}: {error})") from None
 
 
-def _bounded(path: Path) -> str:
-    with path.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"is larger than {MOST_BYTES // 1_000_000} MB")
-    return data.decode("utf-8")
-
-
 def _checked(name: str, text: str) -> dict[str, Any]:
     if name == VALIDATION:
         return _Validation.model_validate_json(text).model_dump(mode="json")
@@ -212,7 +204,3 @@ def _checked(name: str, text: str) -> dict[str, Any]:
         **TypeAdapter(Row).dump_python(row, mode="json"),
         **_Run.model_validate_json(text).model_dump(mode="json"),
     }
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")

@@ -154,7 +154,11 @@ def test_a_newer_version_is_named_and_a_broken_seal_too(tmp_path: Path) -> None:
     path.write_text(json.dumps({**said, "version": checkpoint.VERSION + 1}))
     with pytest.raises(UsageError, match=r"update-000000001\.json: checkpoint version 2, this hetsim reads up to 1"):
         newest(tmp_path)
-    for text in ("{", "[]", '{"version": 1}', '"x"'):
+    run = {"version": 1, "update": 1, "world": 2, "meta": {"run": []}}
+    odd = [
+        json.dumps({**run, **each}) for each in ({}, {"world": 0, "meta": {}}, {"meta": 1}, {"world": "a", "meta": {}})
+    ]
+    for text in ("{", "[]", '{"version": 1}', '"x"', "[" * 100_000, *odd):
         path.write_text(text)
-        with pytest.raises(UsageError, match="not the seal of a checkpoint"):
+        with pytest.raises(UsageError, match=r"update-000000001\.json: (not the seal of a checkpoint|damaged) \("):
             newest(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -148,3 +149,23 @@ def test_warm_up_during_training_depends_on_samples_not_on_updates() -> None:
         moved.append(float(state.parameters_P - then))
     assert moved == [0.25, 0.5, 0.625, 0.75, 1.0]
     assert math.isclose(state.progress.samples, 20)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"learning_rate": -0.1},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"momentum": 1.0},
+        {"momentum": -0.1},
+        {"weight_decay": 1e308},
+        {"clip_norm": 0.0},
+        {"clip_norm": math.nan},
+        {"reference_batch_samples": 0},
+        {"warmup_samples": -1},
+    ],
+)
+def test_what_no_update_can_be_made_with_is_refused(odd: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(odd))):
+        UpdateRule(**{"learning_rate": 0.1, **odd})

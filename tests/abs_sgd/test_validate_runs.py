@@ -238,7 +238,7 @@ def test_folders_that_hold_no_finished_run(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '"x"', "{}", '{"updates": "many", "samples": 1, "resumed": []}', "\udc80"]
+    "text", ["", "{", "[]", '"x"', "[" * 100_000, "{}", '{"updates": "many", "samples": 1, "resumed": []}', "\udc80"]
 )
 def test_a_damaged_run_json(text: str, run: Path) -> None:
     (run / "run.json").write_text(text, encoding="utf-8", errors="surrogateescape")
@@ -247,7 +247,11 @@ def test_a_damaged_run_json(text: str, run: Path) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"rule": {}}, {"rule": {"learning_rate": 0.1, "optimizer": "lion"}}, {"pacing": 1}, {"task_options": {"a": {}}}],
+    [{"rule": {}}, {"rule": {"learning_rate": 0.1, "optimizer": "lion"}}, {"pacing": 1}, {"task_options": {"a": {}}}]
+    + [
+        {"rule": {"learning_rate": 0.1, **rule}}
+        for rule in ({"momentum": -1}, {"weight_decay": 1e308}, {"clip_norm": 0})
+    ],
 )
 def test_damaged_facts(changed: dict[str, Any], run: Path) -> None:
     assert "run.json: damaged (" in refused(change(run, **changed))
