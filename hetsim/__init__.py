@@ -5,6 +5,7 @@ simulate         one algorithm on it, in virtual time -> Result
 compare          every algorithm on it, tuned, with intervals -> Comparison
 Result           Schedule and figures of one run: .table(), .plot()
 Comparison       figures of all: .table(), .plot(), .to_json()
+sweep            many clusters, a grid or a Latin hypercube -> Sweep
 Schedule         the log everything is drawn from; hetsim.schedule
 Algorithm        base class of algorithms; hetsim.algorithms
 HetsimError      what everything here raises; hetsim.errors
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hetsim.compare import Comparison, compare
     from hetsim.schedule import Schedule
     from hetsim.simulate import Result, simulate
+    from hetsim.sweeps import Sweep, sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,9 +38,11 @@ __all__ = [
     "Profile",
     "Result",
     "Schedule",
+    "Sweep",
     "compare",
     "load_profile",
     "simulate",
+    "sweep",
 ]
 
 _HOME = {
@@ -47,9 +51,11 @@ _HOME = {
     "Profile": "hetsim.cluster",
     "Result": "hetsim.simulate",
     "Schedule": "hetsim.schedule",
+    "Sweep": "hetsim.sweeps",
     "compare": "hetsim.compare",
     "load_profile": "hetsim.cluster",
     "simulate": "hetsim.simulate",
+    "sweep": "hetsim.sweeps",
 }
 
 

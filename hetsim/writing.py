@@ -24,7 +24,7 @@ from typing import Any
 
 from hetsim.errors import HetsimError, UsageError
 
-MARKS = ("result.json", "comparison.json")  # what makes a folder a result folder
+MARKS = ("result.json", "comparison.json", "sweep.json")  # what makes a folder a result folder
 # Numbers of processes mean something on one machine only.
 _HOST = re.sub(r"[^A-Za-z0-9-]", "-", platform.node())[:32] or "host"
 _OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)  # a folder cannot take the place of what is there

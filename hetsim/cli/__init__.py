@@ -1,12 +1,13 @@
 """The command line: `hetsim`. No logic here: each command reads its arguments, calls one function, shows what it returns.
 
     running      simulate, compare, explain, replay
+    sweeping     sweep
     validating   validate
     calibrating  calibrate
     describing   profiles, algorithms, schema, init, import, report, app
     checking     doctor
     arguments    what the commands have in common
-    tables       results as Rich tables
+    tables       results as Rich tables; sweeps: those of a sweep
     terminal     stdout, stderr, progress
 
 Exit codes: 0 fine, 1 a run failed, 2 usage or bad input, 3 a check failed, 130 interrupted.
@@ -23,7 +24,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import calibrating, checking, describing, running, validating
+from hetsim.cli import calibrating, checking, describing, running, sweeping, validating
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -70,6 +71,7 @@ def _root(
 
 
 running.register(app)
+sweeping.register(app)
 validating.register(app)
 calibrating.register(app)
 describing.register(app)

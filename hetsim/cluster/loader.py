@@ -39,6 +39,22 @@ def load_profile(
     return _validated(root, file, trusted)
 
 
+def profile_tree(profile: Profile) -> Node:
+    """A profile as a tree that `rebuilt` can vary."""
+    return parse_document(profile.to_yaml(), profile.name)
+
+
+def rebuilt(tree: Node, overrides: Sequence[str], *, name: str, flag: str) -> Profile:
+    """The profile of `profile_tree` with other values, checked like one from a file; the tree stays as it is.
+
+    `name` and `flag` stand for the file and for `--set` in messages. Raises ProfileError.
+    """
+    root = copy.deepcopy(tree)
+    for override in overrides:
+        apply_override(root, override, flag)
+    return _validated(root, name, trusted=True)
+
+
 def _read(source: str | Path | None, trusted: bool, name: str) -> tuple[str, str, Path | None]:
     """Text, what to call it in messages, and the folder it lies in."""
     shipped = shipped_paths()

@@ -6,12 +6,12 @@ from hetsim.cluster.document import Key, Mark, Node, Path, parse_document
 from hetsim.errors import Problem, ProfileError, nearest
 
 
-def apply_override(root: Node, text: str) -> None:
+def apply_override(root: Node, text: str, flag: str = "--set") -> None:
     """Sets one field of the tree; workers by position (`workers.2.gpu`) or by name (`workers.c.gpu`).
 
     Raises ProfileError, which names the flag.
     """
-    flag = f"--set {text}" if len(text) <= 100 else f"--set {text[:97]}..."
+    flag = f"{flag} {text}" if len(text) <= 100 else f"{flag} {text[:97]}..."
     dotted, equals, value_text = text.partition("=")
     parts = [part.strip() for part in dotted.split(".")]
     if not equals or not all(parts):

@@ -65,9 +65,9 @@ def newer_version(version: int) -> tuple[str, str]:
     return f"{version} is newer than this hetsim reads ({SCHEMA_VERSION})", "a newer hetsim reads it"
 
 
-def findings(errors: Sequence[Any], tree: Any) -> list[Finding]:
-    """pydantic's errors about `tree` in plain words."""
-    found = dict.fromkeys(finding for error in errors if (finding := _finding(error, tree)) is not None)
+def findings(errors: Sequence[Any], tree: Any, model: type[BaseModel] = Profile) -> list[Finding]:
+    """pydantic's errors about `tree`, which is no valid `model`, in plain words."""
+    found = dict.fromkeys(finding for error in errors if (finding := _finding(error, tree, model)) is not None)
     # A misspelt required key is one problem, not an unknown key and a missing one.
     misspelt = {(*f.path[:-1], f.hint[len("did you mean ") : -1]) for f in found if f.message == _UNKNOWN}
     return [f for f in found if f.message != _MISSING or f.path not in misspelt]
@@ -94,7 +94,7 @@ def _path(loc: Sequence[Key], tree: Any, keep_last: bool) -> tuple[Path, Any]:
     return tuple(path), tree
 
 
-def _finding(error: Any, tree: Any) -> Finding | None:
+def _finding(error: Any, tree: Any, model: type[BaseModel]) -> Finding | None:
     kind, loc, context = error["type"], error["loc"], error.get("ctx") or {}
     path, value = _path(loc, tree, keep_last=kind in ("missing", "extra_forbidden"))
     if loc and loc[-1] == "[key]":
@@ -107,7 +107,7 @@ def _finding(error: Any, tree: Any) -> Finding | None:
     if kind == "missing":
         return Finding(path, _MISSING, _missing_hint(path))
     if kind == "extra_forbidden":
-        known = _fields_at(path[:-1])
+        known = _fields_at(path[:-1], model)
         return Finding(path, _UNKNOWN, nearest(str(path[-1]), known) if known else "", on_key=True)
     if kind == "too_short" and isinstance(value, list | dict) and value:
         return None  # the items that are wrong have their own findings
@@ -193,9 +193,9 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _fields_at(path: Path) -> list[str]:
-    """The keys a profile may have at `path`; empty where any key may stand."""
-    annotation: Any = Profile
+def _fields_at(path: Path, root: type[BaseModel]) -> list[str]:
+    """The keys a profile (or another document) may have at `path`; empty where any key may stand."""
+    annotation: Any = root
     for part in path:
         model = _model_in(annotation)
         if model is not None and isinstance(part, str):
@@ -204,7 +204,7 @@ def _fields_at(path: Path) -> list[str]:
         else:
             annotation = _item_of(annotation)
     model = _model_in(annotation)
-    return list(model.model_fields) if model is not None else []
+    return [info.alias or name for name, info in model.model_fields.items()] if model is not None else []
 
 
 def _branches(annotation: Any) -> list[Any]:

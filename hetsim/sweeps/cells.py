@@ -1,0 +1,55 @@
+"""The cells of a sweep: one cluster for every point, with a key that stands for its numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hetsim.cluster.loader import profile_tree, rebuilt
+from hetsim.cluster.spec import Cluster
+from hetsim.errors import UsageError
+from hetsim.labels import parse
+from hetsim.sweeps.design import points
+from hetsim.sweeps.spec import SweepSpec
+
+_WORDS = ("name", "description", "sources")  # of a cluster: no figure depends on them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point: its number, the values of the swept fields, the cluster they make, and the key of its figures.
+
+    Cells of equal numbers have equal keys and equal figures.
+    """
+
+    index: int
+    values: tuple[Any, ...]
+    cluster: Cluster
+    key: str
+
+
+def cells(spec: SweepSpec) -> Iterator[Cell]:
+    """Every cell in order. Raises ProfileError for the first one that is no valid profile, naming field and value."""
+    tree = profile_tree(spec.profile)
+    chosen = [parse(label) for label in spec.labels]
+    for index, values in enumerate(points(spec.axes, spec.latin)):
+        stated = [f"{field}={json.dumps(value)}" for field, value in zip(spec.fields, values, strict=True)]
+        where = f"cell {index} ({', '.join(stated)})"
+        cluster = rebuilt(tree, stated, name=where, flag="sweep").cluster()
+        try:
+            for contender in chosen:
+                contender.algorithm(cluster.options)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from None
+        yield Cell(index=index, values=values, cluster=cluster, key=_key(spec, cluster))
+
+
+def _key(spec: SweepSpec, cluster: Cluster) -> str:
+    content = asdict(cluster)
+    for word in _WORDS:
+        del content[word]
+    how = (spec.labels, spec.predictor, spec.method, spec.seeds, spec.seed)
+    return hashlib.sha256(json.dumps([content, how], sort_keys=True).encode()).hexdigest()
