@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from hetsim import wording
+from hetsim.cli.tables import grid
 from hetsim.comparison import plain
 
 if TYPE_CHECKING:
@@ -55,25 +56,22 @@ def summary(sweep: Sweep) -> list[Any]:
     if found.nobody:
         out.append(f"In {found.nobody:,} cells nobody reaches the target.")
     if found.gains:
-        out.append(_gains(found.gains))
+        out += ["", _gains(found.gains), ""]
     if sweep.spec.cells > 1:
         out += [_trend(trend) for trend in found.trends]
     return out
 
 
 def _wins(found: Summary) -> Table:
-    table = Table("fastest", title=f"{found.cells:,} cells", title_justify="left")
-    table.add_column("cells", justify="right")
-    table.add_column("share", justify="right")
+    table = grid("fastest", f"of {found.cells:,} cells", "share", right=frozenset({1, 2}))
     for label, cells in found.wins.items():
         table.add_row(label, f"{cells:,}", f"{100 * cells / found.cells:.0f} %")
     return table
 
 
 def _gains(gains: tuple[Gain, ...]) -> Table:
-    table = Table("speed over the best baseline", title_justify="left")
-    for name in ("pays in", "least", "10 %", "median", "90 %", "most", "in cell"):
-        table.add_column(name, justify="right")
+    names = ("over the best baseline", "pays in", "least", "10 %", "median", "90 %", "most", "in cell")
+    table = grid(*names, right=frozenset(range(1, 8)))
     for gain in gains:
         q = [f"{value:.2f}×" for value in gain.quantiles] or [wording.NONE] * 7
         alone = f" +{gain.alone:,}" if gain.alone else ""
