@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 from functools import lru_cache
 
@@ -36,6 +37,29 @@ def level(total: float, lines: tuple[Line, ...]) -> float:
     return (total + sum([a * i for (a, _), i in zip(lines, inverse, strict=True)])) / sum(inverse)
 
 
+def _filled(total: int, intercepts: list[float], slopes: list[float], limits: list[float], least: int) -> float:
+    """The time at which fractional batches, each between `least` and its limit, sum to `total`: water-filling.
+
+    The sum grows with the time, so the two neighbours among the times where a worker starts or ends to gain are found by bisection.
+    """
+    workers = list(zip(intercepts, slopes, limits, strict=True))
+    begins, ends = [a + s * least for a, s, _ in workers], [a + s * limit for a, s, limit in workers]
+    times = sorted({*begins, *ends})
+
+    def samples(t: float) -> float:
+        return sum([min(max((t - a) / s, float(least)), limit) for a, s, limit in workers])
+
+    at = bisect_right(times, float(total), lo=1, key=samples)
+    level = times[at - 1]
+    free = [i for i in range(len(workers)) if begins[i] <= level < ends[i]]
+    if not free:
+        return level
+    held = sum(
+        [limits[i] if ends[i] <= level else least for i in range(len(workers)) if not begins[i] <= level < ends[i]]
+    )
+    return (total - held + sum([intercepts[i] / slopes[i] for i in free])) / sum([1 / slopes[i] for i in free])
+
+
 @lru_cache(maxsize=4096)
 def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], least: int = 0) -> tuple[int, ...]:
     """Integer batches b with Σ b = total, least ≤ b_i ≤ caps_i, minimising max_i (intercept_i + slope_i·b_i).
@@ -46,20 +70,10 @@ def balanced(total: int, lines: tuple[Line, ...], caps: tuple[int | None, ...], 
     limits = [math.inf if c is None else float(c) for c in caps]
     if sum(limits) < total:
         limits = [math.inf] * n
+    most = float(max(total - least * (n - 1), least))  # what the others leave
+    limits = [min(limit, most) for limit in limits]
     slopes = [max(s, FREE_SLOPE) for _, s in lines]
-    free = list(range(n))
-    left, level = float(total), 0.0
-    while free:  # water-filling: workers whose intercept lies above the level, or at their cap, leave the pool
-        level = (left + sum(lines[i][0] / slopes[i] for i in free)) / sum(1 / slopes[i] for i in free)
-        wrong = [i for i in free if (level - lines[i][0]) / slopes[i] < least]
-        if not wrong:
-            wrong = [i for i in free if (level - lines[i][0]) / slopes[i] > limits[i]]
-            left -= sum(limits[i] for i in wrong)
-        else:
-            left -= least * len(wrong)
-        if not wrong:
-            break
-        free = [i for i in free if i not in wrong]
+    level = _filled(total, [a for a, _ in lines], slopes, limits, least)
     batches = []
     for i, (intercept, _) in enumerate(lines):
         share = math.floor((level - intercept) / slopes[i] + 1e-9) if slopes[i] else 0
@@ -224,7 +238,7 @@ class Pacer:
     def update(self, reduced: Reduced) -> None:
         """This worker's next micro-batch; kept where it would change by less than PACE_BAND."""
         line = self._own.line()
-        if not line or not reduced.gathered:
+        if not line or line[1] < FREE_SLOPE or not reduced.gathered:  # one that takes no time says nothing of how many
             return
         slowest_s = max(seconds for (seconds,) in reduced.gathered.values())
         wanted = min(max(math.floor((slowest_s - line[0]) / line[1] + 1e-9), 1), self.cap)
