@@ -66,7 +66,7 @@ def _summary(document: Mapping[str, Any]) -> str:
     body = []
     for place, row in enumerate(document["algorithms"]):
         state, word = ("held", "✓ held") if row["within"] else ("missed", "✗ did not hold")
-        cells = [f"<th scope='row'>{escape(row['name'])}</th>", f"<td class='{state}'>{word}</td>"]
+        cells = [f"<th scope='row'>{_breakable(row['name'])}</th>", f"<td class='{state}'>{word}</td>"]
         for column in columns:
             cell = column.cells[place]
             cells.append(
@@ -80,6 +80,11 @@ def _summary(document: Mapping[str, Any]) -> str:
         + "\n".join(body)
         + f"</tbody>\n</table></div>\n<p class='note'>{escape(note)}</p>",
     )
+
+
+def _breakable(label: str) -> str:
+    """Broken before an option rather than within a word."""
+    return escape(label).replace(":", ":<wbr>").replace(",", ",<wbr>")
 
 
 def _algorithm(row: dict[str, Any], material: ValidationMaterial) -> str:

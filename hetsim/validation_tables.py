@@ -51,9 +51,11 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One figure of the summary: its name, of which runs it is, up to where it holds, and its cells in the document's order."""
+    """One figure of the summary: its name, that of its checks, of which runs it is, up to where it holds, and its cells in the document's
+    order."""
 
     name: str
+    check: str
     which: str
     allowed: str
     cells: Sequence[Cell]
@@ -68,15 +70,15 @@ def summary(document: Document) -> list[Column]:
     several = any(len(row["runs"]) > 1 for row in rows)
     replay = max((c["tolerance"] for row in rows for c in row["checks"] if c["name"].startswith("replay")), default=0.0)
     columns = [
-        ("time per update", "median", given["period_median"], _period_median),
-        ("time per update", "worst run" if several else "", given["period"], _period_worst),
-        ("share of samples", "worst", given["share"], _shares_worst),
-        ("time to target", "median" if several else "", given["time"], _time_median),
-        ("replayed parameters", "worst" if several else "", replay, _replay_worst),
+        ("time per update", "period", "median", given["period_median"], _period_median),
+        ("time per update", "period", "worst" if several else "", given["period"], _period_worst),
+        ("share of samples", "shares", "worst", given["share"], _shares_worst),
+        ("time to target", "time to target", "median" if several else "", given["time"], _time_median),
+        ("replayed parameters", "replay", "worst" if several else "", replay, _replay_worst),
     ]
     return [
-        Column(name=name, which=which, allowed=_share(tolerance), cells=[make(row) for row in rows])
-        for name, which, tolerance, make in columns
+        Column(name=name, check=check, which=which, allowed=_share(tolerance), cells=[make(row) for row in rows])
+        for name, check, which, tolerance, make in columns
         if several or make is not _period_median
     ]
 
@@ -156,7 +158,7 @@ def _signed(ratio: float) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "infinitely" if value is None else f"{value:.1e}" if 0 < value < 1e-4 else f"{100 * value:.3g} %"
+    return "infinitely" if value is None else f"{value:.2g}" if 0 < value < 1e-4 else f"{100 * value:.3g} %"
 
 
 # ---- every figure ------------------------------------------------------------------------------------------------------------

@@ -216,7 +216,8 @@ def validation(document: Mapping[str, Any]) -> list[Any]:
     out: list[Any] = [Text.assemble(f"{document['profile']}: ", (made.headline(document), "bold")), ""]
     out += [_held(document), ""]
     for row in rows:
-        out += [paragraph(row["name"], text) for text in (*made.missed(row), *made.uncompared(row))]
+        if reasons := [*made.missed(row), *made.uncompared(row)]:
+            out.append(paragraph(row["name"], "; ".join(reasons)))
     for row in rows:
         table = grid("", "predicted", "measured", "off", right=frozenset({1, 2, 3}))
         for line in made.lines(row):
@@ -230,11 +231,14 @@ def _held(document: Mapping[str, Any]) -> Table:
     from hetsim.validation_tables import summary
 
     columns = summary(document)
-    heads = [f"{c.name.replace(' ', chr(10), 1)}\n{c.which or 'off'}\n≤ {c.allowed}" for c in columns]
-    table = grid("", "\n\n\nheld", *heads, right=frozenset(range(2, len(heads) + 2)))
+    heads = [f"{c.check.replace(' target', chr(10) + 'target')}\n{c.which}\n≤ {c.allowed}" for c in columns]
+    table = grid("", "held", *heads, right=frozenset(range(2, len(heads) + 2)))
+    table.columns[0].overflow = "fold"
+    for column in table.columns:
+        column.vertical = "bottom"
     for place, row in enumerate(document["algorithms"]):
         cells = [column.cells[place] for column in columns]
         shown = (Text(f"✗ {cell.text}", style="bold red") if cell.off else Text(cell.text) for cell in cells)
         held = Text("yes") if row["within"] else Text("no", style="bold red")
-        table.add_row(Text(row["name"], style="bold"), held, *shown)
+        table.add_row(Text(row["name"].replace(":", ":\n").replace(",", ",\n"), style="bold"), held, *shown)
     return table
