@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -33,13 +34,14 @@ import torch
 from torch import Tensor
 
 from abs_sgd.update import Progress, State
-from hetsim.errors import UsageError
+from hetsim.errors import HetsimError, UsageError
 from hetsim.reading import read_json
-from hetsim.writing import new_file
+from hetsim.writing import new_file, told
 
 CHECKPOINTS = "checkpoints"  # in the folder of a run or a replay
 VERSION = 1  # of the files; a changed meaning raises it
 KEEP = 2  # one more than needed, should the newest be lost [our choice]
+LEAST_FREE_BYTES = 1 << 26  # with less a failed write is put down to the disk [our choice]
 _SHARE = re.compile(r"update-(\d{9,})\.rank-(\d+)\.pt")
 _SEAL = re.compile(r"update-(\d{9,})\.json")
 
@@ -65,8 +67,7 @@ def write_share(folder: str | Path, update: int, rank: int, state: Mapping[str, 
     plain = _plain(state, "state")
     path = _share(Path(folder), update, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        torch.save({"version": VERSION, "update": update, "rank": rank, "state": plain}, temporary)
+    save_tensors(path, {"version": VERSION, "update": update, "rank": rank, "state": plain})
     return path
 
 
@@ -154,6 +155,20 @@ def plain_of(state: State) -> dict[str, Any]:
 def state_of(plain: Mapping[str, Any]) -> State:
     """The opposite of `plain_of`."""
     return State(**{**plain, "progress": Progress(**plain["progress"])})
+
+
+def save_tensors(path: Path, value: Any) -> None:
+    """torch.save, whole or not at all. Raises HetsimError where the disk is full or the folder cannot be written to.
+
+    torch says of a full disk that a position is unexpected.
+    """
+    try:
+        with told(path), whole_file(path) as temporary:
+            torch.save(value, temporary)
+    except RuntimeError as error:
+        free = shutil.disk_usage(path.parent).free
+        why = "no space left on device" if free < LEAST_FREE_BYTES else str(error).splitlines()[0]
+        raise HetsimError(f"{path}: cannot be written: {why}, {free:,} bytes are free") from None
 
 
 @contextmanager

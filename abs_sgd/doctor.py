@@ -189,3 +189,14 @@ def _links() -> Iterator[Check]:
         yield Check(name="shaped links", ok=True, found="root, ip, tc, htb and network namespaces")
     for lack in probe.lacks:
         yield Check(name="shaped links", ok=False, found=lack.what, disables=disables, remedy=lack.remedy)
+    yield from _left_over()
+
+
+def _left_over() -> Iterator[Check]:
+    """What a killed run has left, where it has."""
+    with suppress(namespaces.NetLabError):
+        if left := namespaces.stale():
+            found = f"{len(left)} network namespaces of killed runs: {left[0]}" + ", …" * (len(left) > 1)
+            disables = "nothing: they take a little memory"
+            remedy = "the next shaped run removes them (hetsim validate as root)"
+            yield Check(name="leftovers", ok=False, found=found, disables=disables, remedy=remedy)

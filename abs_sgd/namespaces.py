@@ -114,11 +114,15 @@ def remove(names: Iterable[str]) -> None:
         raise NetLabError("\n".join(problems[each] for each in sorted(left)))
 
 
+def stale() -> list[str]:
+    """The namespaces whose owner is dead, which SIGKILL leaves. One whose number another process now has is not among them."""
+    return [each for each in existing() if not _alive(_owner(each))]
+
+
 def sweep() -> list[str]:
-    """Remove the namespaces whose owner is dead; returns their names. One whose number another process now has stays."""
-    stale = [each for each in existing() if not _alive(_owner(each))]
-    remove(stale)
-    return stale
+    """Remove the namespaces whose owner is dead; returns their names."""
+    remove(left := stale())
+    return left
 
 
 def probe() -> Probe:

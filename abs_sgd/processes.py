@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hetsim import writing
 from hetsim.errors import HetsimError, SimulationError
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -56,9 +57,10 @@ class Culprit:
 
 @contextmanager
 def folder_or_temporary(folder: str | Path | None) -> Iterator[Path]:
-    """The folder, made where it is missing, or one that goes when the block ends."""
+    """The folder, made where it is missing, or one that goes when the block ends. Raises UsageError where it cannot be made."""
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        with writing.told(Path(folder)):
+            Path(folder).mkdir(parents=True, exist_ok=True)
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory(prefix="hetsim-run-") as made:
@@ -117,9 +119,12 @@ def leave_word(folder: str | Path, rank: int, error: BaseException) -> None:
 
     peer, known = isinstance(error, PeerLostError | dist.DistError), isinstance(error, HetsimError)
     message = str(error) if known else f"{type(error).__name__}: {error}"
-    with whole_file(_word(folder, rank)) as temporary:
-        said = {"rank": rank, "peer": peer, "final": known and not peer, "message": message}
-        temporary.write_text(json.dumps(said), encoding="utf-8")
+    said = {"rank": rank, "peer": peer, "final": known and not peer, "message": message}
+    try:
+        with whole_file(_word(folder, rank)) as temporary:
+            temporary.write_text(json.dumps(said), encoding="utf-8")
+    except OSError as unwritten:  # a full disk is often what it failed of
+        print(f"rank {rank} failed: {message} (and {unwritten.strerror} for its word)", file=sys.stderr, flush=True)
 
 
 def word_of(folder: str | Path, rank: int) -> dict[str, Any] | None:

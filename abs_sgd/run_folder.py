@@ -80,15 +80,12 @@ def write_run(
     folder: str | Path, result: RankResult, *, cluster: Cluster, algorithm: Algorithm, facts: Mapping[str, Any]
 ) -> None:
     """Write what rank 0 brought together; `facts` go into run.json as they are: what was trained, and how."""
-    import torch
-
-    from abs_sgd.checkpoint import whole_file
+    from abs_sgd.checkpoint import save_tensors, whole_file
 
     folder, schedule = Path(folder), result.schedule
     assert schedule is not None
     save(schedule, folder / "schedule.parquet")
-    with whole_file(folder / PARAMETERS) as temporary:
-        torch.save(result.parameters_P, temporary)
+    save_tensors(folder / PARAMETERS, result.parameters_P)
     said = {
         "checksums": result.checksums,
         "updates": result.progress.updates,

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from abs_sgd import workloads
-from abs_sgd.checkpoint import whole_file
+from abs_sgd.checkpoint import save_tensors, whole_file
 from abs_sgd.workloads.task import Task
 from abs_sgd.workloads.user import user_task
 from hetsim.schedule import Schedule
@@ -93,8 +92,8 @@ def digest(schedule: Schedule) -> str:
 
 def write(path: Path, value: Mapping[str, Any]) -> None:
     """JSON or tensors (by the file's name), whole or not at all."""
+    if path.suffix == ".pt":
+        save_tensors(path, dict(value))
+        return
     with whole_file(path) as temporary:
-        if path.suffix == ".pt":
-            torch.save(dict(value), temporary)
-        else:
-            temporary.write_text(json.dumps(value), encoding="utf-8")
+        temporary.write_text(json.dumps(value), encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from abs_sgd import checkpoint
 from abs_sgd.checkpoint import discard_unfinished, newest, prune, read_share, seal, whole_file, write_share
-from hetsim.errors import UsageError
+from hetsim.errors import HetsimError, UsageError
 
 pytestmark = pytest.mark.torch
 
@@ -162,3 +163,19 @@ def test_a_newer_version_is_named_and_a_broken_seal_too(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UsageError, match=r"update-000000001\.json: (not the seal of a checkpoint|damaged) \("):
             newest(tmp_path)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = pytest.importorskip("resource", reason="limits of file sizes are POSIX's")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))  # no write gets further, as on a full disk
+    try:
+        with pytest.raises(
+            HetsimError, match=r"rank-0\.pt: cannot be written: no space left on device, 0 bytes are free"
+        ):
+            checkpoint.write_share(tmp_path, 1, 0, {"parameters_P": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())

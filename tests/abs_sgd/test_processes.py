@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from abs_sgd.processes import culprit, end, forget_words, leave_word, watch, word_of
+from abs_sgd.processes import culprit, end, folder_or_temporary, forget_words, leave_word, watch, word_of
 from abs_sgd.runtime.wire import PeerLostError
 from hetsim.errors import UsageError
 
@@ -72,3 +72,15 @@ def test_who_broke_the_run_is_the_one_without_a_word_then_the_one_with_an_error_
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"rank-{rank}.error.json" for rank in range(4)]
     forget_words(tmp_path, 4)
     assert word_of(tmp_path, 1) is None and not list(tmp_path.iterdir())
+
+
+def test_a_word_that_cannot_be_left_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    leave_word(tmp_path / "gone", 1, UsageError("the disk is full"))
+    assert "rank 1 failed: the disk is full" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/run"):
+        with pytest.raises(UsageError, match=r"file.*: cannot be written"), folder_or_temporary(tmp_path / place):
+            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -117,12 +118,24 @@ def test_gpus_are_listed_with_their_memory(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_each_lack_of_shaped_links_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     lacks = (namespaces.Lack(what="no root", remedy="run as root"), namespaces.Lack(what="no tc", remedy="iproute2"))
     monkeypatch.setattr(namespaces, "probe", lambda: namespaces.Probe(lacks=lacks))
+    monkeypatch.setattr(namespaces, "stale", list)
     assert [(c.ok, c.found, c.remedy) for c in doctor._links()] == [
         (False, "no root", "run as root"),
         (False, "no tc", "iproute2"),
     ]
     monkeypatch.setattr(namespaces, "probe", namespaces.Probe)
     assert [c.ok for c in doctor._links()] == [True]
+
+
+def test_what_a_killed_run_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = [namespaces.name(pid, 0, host) for pid in (gone.pid, os.getpid()) for host in ("0", "hub")]
+    monkeypatch.setattr(namespaces, "existing", lambda: names)
+    monkeypatch.setattr(namespaces, "probe", namespaces.Probe)
+    told = [check for check in doctor._links() if check.name == "leftovers"]
+    assert len(told) == 1 and not told[0].ok
+    assert told[0].found == f"2 network namespaces of killed runs: hetsim-{gone.pid}-0-0, …"
 
 
 WITHOUT_TORCH = """
