@@ -120,7 +120,7 @@ def load_curve(path: Path, *, most: int = MOST_ROWS) -> Curve:
     import pyarrow.parquet as pq
 
     from hetsim.convergence.predictor import Curve
-    from hetsim.schedule.store import DAMAGE, check_size
+    from hetsim.schedule.store import DAMAGE, check_size, one_line
 
     try:
         check_size(path, most)
@@ -137,7 +137,7 @@ def load_curve(path: Path, *, most: int = MOST_ROWS) -> Curve:
             raise ValueError("it goes back, or to no number")
         return Curve(**columns, diverged=bool(meta["diverged"]), assumptions=tuple(map(str, meta["assumptions"])))
     except (OSError, pa.ArrowException, *DAMAGE) as error:
-        raise UsageError(f"{path}: no curve ({error})") from None
+        raise UsageError(f"{path}: no curve ({one_line(error)})") from None
 
 
 def read_material(folder: str | Path) -> Material:

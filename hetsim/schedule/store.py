@@ -82,6 +82,11 @@ def save(schedule: Schedule, path: str | Path) -> None:
         pq.write_table(to_table(schedule), temporary, compression="zstd", write_page_checksum=True)
 
 
+def one_line(error: BaseException) -> str:
+    """What it says; Arrow's messages end in line breaks."""
+    return " ".join(str(error).split())
+
+
 def check_size(path: str | Path, most: int) -> None:
     """Raises ValueError where a Parquet file has more rows than `most`: a small file can hold very many that are alike."""
     import pyarrow.parquet as pq
@@ -104,7 +109,7 @@ def load(path: str | Path) -> Schedule:
     except FileNotFoundError:
         raise ScheduleFileError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ScheduleFileError(f"{path}: not a Parquet file ({error})") from None
+        raise ScheduleFileError(f"{path}: not a Parquet file ({one_line(error)})") from None
     meta = (table.schema.metadata or {}).get(KEY)
     if meta is None:
         raise ScheduleFileError(f"{path}: a Parquet file, but not a schedule")
@@ -134,7 +139,7 @@ def load(path: str | Path) -> Schedule:
             **columns,
         )
     except (*DAMAGE, zlib.error, pa.ArrowException) as error:
-        raise ScheduleFileError(f"{path}: damaged schedule ({type(error).__name__}: {error})") from None
+        raise ScheduleFileError(f"{path}: damaged schedule ({type(error).__name__}: {one_line(error)})") from None
     try:
         check(schedule)
     except ScheduleError as error:

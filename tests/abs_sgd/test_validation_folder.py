@@ -216,6 +216,17 @@ def test_a_curve_that_is_none_is_told(folder: Path, columns: dict[str, Any]) -> 
         folder_html(folder)
 
 
+@pytest.mark.parametrize("table", ["curve.parquet", "schedule.parquet"])
+def test_a_damaged_table_is_told_in_one_line(folder: Path, table: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "s-sgd" / "measured-1" / table
+    data = bytearray(path.read_bytes())
+    data[-60:-8] = b"\xff" * 52  # the end of the footer, whose length is in the last eight bytes
+    path.write_bytes(data)
+    assert main(["report", str(folder), "--force"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"error: {path}: ") and err.count("\n") == 1
+
+
 def test_hostile_text_is_escaped_everywhere(folder: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
     plain = Page(folder_html(folder))
