@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from hetsim.algorithms.balance import Pacer
-from hetsim.algorithms.base import DelayedOptions, OneUpdateDelay, Program, Role
+from hetsim.algorithms.base import DelayedOptions, OneUpdateDelay, Program, Role, Split
 from hetsim.commands import Port
 
 NO_CAP = 2**62
@@ -67,6 +67,7 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
     source = "Zhou, Chen, Wu 2023, ABS-SGD (arXiv 2308.15164), by its abstract"
     role: ClassVar[Role] = "ours"
     Options: ClassVar[Any] = AbsSgdOptions
+    split: ClassVar[Split] = "open"
 
     def worker(self, w: Port) -> Program:
         """Compute micro-batches until the last synchronization is complete and the trigger met; apply, launch, go on."""

@@ -19,6 +19,7 @@ from hetsim.schedule.table import Schedule
 
 Program = Generator[Any, Any, None]
 Role = Literal["baseline", "ours"]
+Split = Literal["equal", "balanced", "open"]
 
 
 class Options(BaseModel):
@@ -30,7 +31,8 @@ class Options(BaseModel):
 class Algorithm:
     """One distributed training algorithm.
 
-    `name` as in its paper; `source` where it is described; `role`; `live`: True, or the reason why it only replays.
+    `name` as in its paper; `source` where it is described; `role`; `live`: True, or the reason why it only replays;
+    `split`: batches the same for all, by speed so that all finish together, or open, as many samples as there was time for.
     """
 
     name: ClassVar[str]
@@ -38,6 +40,7 @@ class Algorithm:
     role: ClassVar[Role] = "baseline"
     live: ClassVar[bool | str] = True
     has_server: ClassVar[bool] = False
+    split: ClassVar[Split] = "equal"
     Options: ClassVar[Any] = Options
 
     def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:

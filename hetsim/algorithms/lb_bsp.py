@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from hetsim.algorithms.balance import Balancer
-from hetsim.algorithms.base import Algorithm, Program, check_synchronous
+from hetsim.algorithms.base import Algorithm, Program, Split, check_synchronous
 from hetsim.algorithms.s_sgd import SynchronousOptions
 from hetsim.commands import Port
 from hetsim.schedule.table import Schedule
@@ -30,6 +30,7 @@ class LbBsp(Algorithm, name="lb-bsp"):
 
     source = "Chen et al. 2020, Semi-Dynamic Load Balancing, SoCC"
     Options: ClassVar[Any] = LbBspOptions
+    split: ClassVar[Split] = "balanced"
 
     def worker(self, w: Port) -> Program:
         """S-SGD whose batch is set anew at every iteration boundary."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from hetsim.algorithms.balance import Balancer
-from hetsim.algorithms.base import DelayedOptions
+from hetsim.algorithms.base import DelayedOptions, Split
 from hetsim.algorithms.one_step_delay import OneStepDelay
 from hetsim.commands import Port
 
@@ -29,6 +29,7 @@ class OneStepDelayBalanced(OneStepDelay, name="one-step-delay-balanced"):
 
     source = "this project: Pipe-SGD with the batches of LB-BSP"
     Options: ClassVar[Any] = BalancedDelayOptions
+    split: ClassVar[Split] = "balanced"
 
     def batches(self, w: Port) -> Balancer:
         """Balanced, starting from equal."""

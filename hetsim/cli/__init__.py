@@ -2,6 +2,7 @@
 
     running      simulate, compare, explain, replay
     sweeping     sweep
+    planning     plan
     validating   validate
     calibrating  calibrate
     describing   profiles, algorithms, schema, init, import, report, app
@@ -24,7 +25,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import calibrating, checking, describing, running, sweeping, validating
+from hetsim.cli import calibrating, checking, describing, planning, running, sweeping, validating
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -37,6 +38,7 @@ Examples:
   hetsim compare mixed-gpu-4-slow -o out     slow network; keep it in a folder
   hetsim compare --set network.bandwidth_gbit_per_s=1 -a s-sgd -a abs-sgd
   hetsim init --gpus A100:2,V100:2 > my.yaml describe your own cluster
+  hetsim plan my.yaml                        what to run on it, and why
   hetsim simulate my.yaml -a abs-sgd         timing of one algorithm
   hetsim explain my.yaml -a abs-sgd          the arithmetic behind a number
   hetsim validate emulated-4 -a abs-sgd      predict, then train for real on this machine
@@ -72,6 +74,7 @@ def _root(
 
 running.register(app)
 sweeping.register(app)
+planning.register(app)
 validating.register(app)
 calibrating.register(app)
 describing.register(app)
