@@ -34,6 +34,15 @@ from abs_sgd.open_batch import OpenBatchSampler
 from abs_sgd.replay.inprocess import DIVERGED_FACTOR
 from abs_sgd.update import Progress, State
 from abs_sgd.user_optimizer import FactorRule, UserUpdater
+from abs_sgd.wrapper_checks import (
+    check_asked,
+    check_gradients,
+    check_places,
+    check_state,
+    places,
+    warn_of_untrained,
+    whole,
+)
 from hetsim.algorithms import make
 from hetsim.commands import AllReduce, Apply, Compute, Computed, Handle, Now, Poll, Port, Predict, Reduced, Wait
 from hetsim.errors import ProgramError, UsageError
@@ -79,16 +88,28 @@ class AbsSgd:
         diverged_factor: float | None = DIVERGED_FACTOR,
     ) -> None:
         self._algorithm = make("abs-sgd", options)
-        _check(self._algorithm.options, model, loss_reduction, lr_rule, reference_batch_samples)
-        self._point, self._amount = self._algorithm.point_rule()
-        rule = FactorRule(
+        check_asked(
+            self._algorithm.options,
+            model,
+            optimizer,
+            reduction=loss_reduction,
             lr_rule=lr_rule,
-            reference_batch_samples=reference_batch_samples or 1,
-            warmup_samples=warmup_samples,
-            clip_norm=clip_norm,
-            schedule=schedule,
+            reference=reference_batch_samples,
+            wire_dtype=wire_dtype,
+            diverged_factor=diverged_factor,
         )
-        flat = FlatModel(model)
+        self._point, self._amount = self._algorithm.point_rule()
+        try:
+            rule = FactorRule(
+                lr_rule=lr_rule,
+                reference_batch_samples=reference_batch_samples or 1,
+                warmup_samples=warmup_samples,
+                clip_norm=clip_norm,
+                schedule=schedule,
+            )
+            flat = FlatModel(model)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
         optimizer.zero_grad(set_to_none=True)
         self.group = Group(group, flat.parameters_P.device)
         self.group.from_first(flat.parameters_P)
@@ -98,6 +119,7 @@ class AbsSgd:
         self._updater = UserUpdater(
             flat, optimizer, rule, moves=self._point != PointRule.CURRENT, blends=self._point == PointRule.BLEND
         )
+        self._places = places(self._updater.parameters)
         if self._point == PointRule.LOOK_AHEAD:
             self._updater.check_look_ahead()
         if sampler is not None:
@@ -152,8 +174,8 @@ class AbsSgd:
         """
         if self._finished or self._draining:
             raise UsageError("step() inside synchronized() or after finish()")
-        if count < 0:
-            raise UsageError("step() needs a count of samples, 0 or more")
+        if count := whole(count):
+            check_gradients(self._updater.parameters)
         if self.sampler is not None:
             self.sampler.consumed(count if samples is None else samples)
         if self._program is None:
@@ -220,8 +242,11 @@ class AbsSgd:
 
         Raises UsageError where the ranks' states are of different updates, or another rank's gradients are in it.
         """
-        if state["version"] != VERSION:
-            raise UsageError(f"checkpoint of version {state['version']}, this is version {VERSION}")
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
+            version = state.get("version") if isinstance(state, Mapping) else None
+            raise UsageError(f"checkpoint of version {version}, this is version {VERSION}")
+        updater = self._updater
+        check_state(state, updater.home_P, list(self.model.buffers()), len(updater.base_rates))
         if self._program is not None:
             raise UsageError(
                 "load_state_dict() with training under way: call it before the first step or inside synchronized()"
@@ -239,7 +264,6 @@ class AbsSgd:
                 f"the ranks' checkpoints are of updates {-span[1]} to {span[0]}: save inside synchronized(), or on every rank at the "
                 "same update number"
             )
-        updater = self._updater
         updater.start_at(state["parameters"])
         for buffer, value in zip(self.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(value)
@@ -303,6 +327,7 @@ class AbsSgd:
 
     def _launch(self, gather: tuple[float, ...]) -> Handle:
         """Hand over the sum; it stays here as this rank's own part while a copy travels."""
+        check_places(self._updater.parameters, self._places)
         own = self._own = self._sum
         self._sum = GradientSum(self._mean_loss)
         own.write(self._updater.views(self._sent_P))
@@ -363,6 +388,7 @@ class AbsSgd:
         if self.sampler is not None:
             self.sampler.share()
         self._tell_idle()
+        warn_of_untrained(self.model, self._updater.parameters)
         self._resumed_s = time.perf_counter()
 
     def _tell_idle(self) -> None:
@@ -370,22 +396,3 @@ class AbsSgd:
         if self.updates and idle:
             who = f"rank {idle[0]} has" if len(idle) == 1 else f"ranks {', '.join(idle)} have"
             warnings.warn(f"{who} contributed no sample to {self.updates} updates", stacklevel=4)
-
-
-def _check(options: Any, model: nn.Module, reduction: str, lr_rule: str, reference: int | None) -> None:
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise UsageError(
-            "give AbsSgd the bare model (ddp.module): DDP synchronizes by itself and divides by ranks, not by samples"
-        )
-    if reduction not in ("mean", "sum"):
-        raise UsageError(f'loss_reduction is "mean" or "sum", not {reduction!r}')
-    if lr_rule != "none" and reference is None:
-        raise UsageError("lr_rule needs reference_batch_samples, the batch that the learning rate was chosen for")
-    if options.micro_batch != "equal":
-        raise UsageError(
-            "micro_batch=equal-time: in your own loop the batch size is yours; give faster ranks larger batches"
-        )
-    if options.trigger == "target_batch" or options.max_global_batch or options.min_samples_scope == "global":
-        raise UsageError(
-            "counts over all ranks in the middle of a batch are not known to a loop: use trigger, min_samples, max_local_batch"
-        )
