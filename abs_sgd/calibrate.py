@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -30,16 +30,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from abs_sgd import workloads
+from abs_sgd import cpu_shares, workloads
 from abs_sgd.calibration import Calibration, RankTimes, Subject, estimate
 from abs_sgd.gradients import FlatModel
-from abs_sgd.measuring import beside, long_enough, rounds
+from abs_sgd.measuring import Cycle, beside, cycles, long_enough, rounds
+from abs_sgd.synchronization import Synchronization
 from abs_sgd.update import State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
 from hetsim.errors import HetsimError, SimulationError, UsageError
 from hetsim.writing import new_file
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+LEAST_S = 0.1  # a repetition lasts at least ten periods of a CPU quota (abs_sgd.cpu_shares) [our choice]
 MOST_OVERLAP_BYTES = 256 * 2**20  # the gradient of 64 million float32 parameters; bounds memory [our choice]
 STOP_S = 2.0
 POLL_S = 0.05
@@ -47,7 +49,8 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to measure. `payloads`: bytes of the collectives, none: from 16 KiB to 16 MiB and the gradient's own size."""
+    """What to measure. `payloads`: bytes of the collectives, none: from 16 KiB to 16 MiB and the gradient's own size. `cpu_shares`: of a core,
+    for each rank, for as long as is measured; they settle the number of ranks."""
 
     workload: str = "digits-cnn"
     model: str | None = None
@@ -59,6 +62,12 @@ class Settings:
     warm_up: int = 3
     device: str = "auto"
     name: str = "calibrated"
+    cpu_shares: tuple[float, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """How many processes are started here."""
+        return len(self.cpu_shares) or self.ranks
 
     def check(self) -> None:
         """Raise UsageError for what cannot be measured."""
@@ -71,6 +80,11 @@ class Settings:
                 raise UsageError(f"{what}: positive sizes, each once" + (", from 4 bytes on" * (what == "payloads")))
         if not self.batches or self.ranks < 1 or self.repeats < 1 or self.warm_up < 0:
             raise UsageError("at least one batch size, one rank and one repeat are needed")
+        if self.cpu_shares:
+            cpu_shares.check(self.cpu_shares)
+            cpu_shares.cores_for(self.cpu_shares)
+            if under_torchrun() or self.device == "cuda":
+                raise UsageError("CPU shares are for ranks that are started here and compute on the CPU")
         if self.device not in ("auto", "cpu", "cuda"):
             raise UsageError(f"device {self.device!r}: auto, cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -105,7 +119,8 @@ def calibrate(settings: Settings) -> Calibration | None:
 def _rank_times(row: dict[str, Any]) -> RankTimes:
     """JSON has only text for keys."""
     sized = {key: {int(size): times for size, times in row[key].items()} for key in ("passes_s", "collectives_s")}
-    return RankTimes(**{**row, **sized})
+    busy = {int(size): [Cycle(**each) for each in found] for size, found in row["cycles"].items()}
+    return RankTimes(**{**row, **sized, "cycles": busy})
 
 
 def _task(settings: Settings, device: str) -> Task:
@@ -173,8 +188,9 @@ def _times(settings: Settings, task: Task) -> tuple[RankTimes, int]:
     def payload(size: int) -> Tensor:
         return torch.zeros(max(1, size // 4), dtype=torch.float32, device=task.device)
 
-    how: dict[str, Any] = {"warm_up": settings.warm_up, "clock": time.perf_counter, "barrier": barrier}
-    passes_s = rounds(one_pass, settings.batches, repeats=settings.repeats, **how)
+    how: dict[str, Any] = {"warm_up": settings.warm_up, "clock": time.perf_counter, "repeats": settings.repeats}
+    together: dict[str, Any] = {**how, "barrier": barrier}
+    passes_s = rounds(one_pass, settings.batches, least_s=LEAST_S, **together)
     updater, state = (
         Updater(UpdateRule(learning_rate=0.05, momentum=0.9)),
         State(parameters_P=model.parameters_P.clone()),
@@ -184,28 +200,30 @@ def _times(settings: Settings, task: Task) -> tuple[RankTimes, int]:
         updater.step(state, sum_P, divisor=samples, samples=samples)
         settle()
 
-    update_s = rounds(update, [1], repeats=settings.repeats, **how)[1]
+    update_s = rounds(update, [1], least_s=LEAST_S, **together)[1]
     collectives_s: dict[int, list[float]] = {}
+    busy: dict[int, list[Cycle]] = {}
     idle_s: list[float] = []
     busy_s: list[float] = []
     if dist.get_world_size() > 1:
         payloads = sorted(settings.payloads or {2**14, 2**17, 2**20, 2**24, gradient_bytes})
-        buffers = {size: payload(size) for size in payloads}
+        links = {size: Synchronization(size, task.device) for size in payloads}
 
         def all_reduce(size: int) -> None:
-            dist.all_reduce(buffers[size])
+            links[size].start().wait()
             settle()
 
-        collectives_s = rounds(all_reduce, payloads, repeats=settings.repeats, **how)
+        collectives_s = rounds(all_reduce, payloads, **together)
         samples = min(settings.batches)  # the micro-batch: what is computed while a synchronization is in flight
+        if dist.get_backend() == "gloo":  # nccl's futures are complete when the work is queued
+            for size in payloads:
+                barrier()
+                busy[size] = cycles(lambda: one_pass(samples), links[size].start, **how)
         agreed = torch.tensor([median(passes_s[samples]), median(collectives_s[payloads[-1]])], dtype=torch.float64)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)  # every rank sends as much
         long = payload(long_enough(float(agreed[0]), payloads[-1], float(agreed[1]), MOST_OVERLAP_BYTES))
         idle_s, busy_s = beside(
-            lambda: one_pass(samples),
-            lambda: dist.all_reduce(long, async_op=True),
-            repeats=settings.repeats,
-            **how,
+            lambda: one_pass(samples), lambda: dist.all_reduce(long, async_op=True), **together
         )
     name, memory = _device(task.device)
     times = RankTimes(
@@ -217,6 +235,8 @@ def _times(settings: Settings, task: Task) -> tuple[RankTimes, int]:
         idle_s=idle_s,
         busy_s=busy_s,
         update_s=update_s,
+        cycles=busy,
+        micro_batch=min(settings.batches),
     )
     return times, gradient_bytes
 
@@ -258,13 +278,14 @@ def _spawn(settings: Settings) -> dict[str, Any]:
         folder = Path(made)
         (folder / "settings.json").write_text(json.dumps(asdict(settings)), encoding="utf-8")
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        with _processes(settings.ranks, store.port, folder) as ranks:
-            _watch(ranks, folder)
+        with cpu_shares.groups(settings.cpu_shares) as made_groups:
+            with _processes(settings.world, store.port, folder, made_groups) as ranks:
+                _watch(ranks, folder)
         return dict(json.loads((folder / "measured.json").read_text(encoding="utf-8")))
 
 
 @contextlib.contextmanager
-def _processes(n: int, port: int, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _processes(n: int, port: int, folder: Path, groups: Sequence[object] = ()) -> Iterator[list[subprocess.Popen[bytes]]]:
     common = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     # The store is the parent's: ranks connect to it, as torchrun's ranks do to the agent's.
     common |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
@@ -274,7 +295,7 @@ def _processes(n: int, port: int, folder: Path) -> Iterator[list[subprocess.Pope
             environment = {"GLOO_SOCKET_IFNAME": LOOPBACK, **os.environ, **common}
             environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             with (folder / f"rank-{rank}.log").open("wb") as log:
-                command = [sys.executable, "-m", "abs_sgd.calibrate", str(folder)]
+                command = [sys.executable, "-m", "abs_sgd.calibrate", str(folder), *map(str, groups[rank : rank + 1])]
                 ranks.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment))
         yield ranks
     finally:
@@ -317,13 +338,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _rank_process(folder: Path) -> None:
+def _rank_process(folder: Path, group: str = "") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     said = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     torch.set_num_threads(1)
-    settings = Settings(**{**said, "batches": tuple(said["batches"]), "payloads": tuple(said["payloads"])})
+    settings = Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()})
     code = 0
     try:
+        if group:
+            cpu_shares.enter(group)
         document = _measure(settings)
         if document is not None:
             with new_file(folder / "measured.json") as temporary:
@@ -336,4 +359,4 @@ def _rank_process(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _rank_process(Path(sys.argv[1]))
+    _rank_process(Path(sys.argv[1]), *sys.argv[2:])

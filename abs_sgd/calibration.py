@@ -16,18 +16,23 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from abs_sgd.measuring import Cycle
 from hetsim.cluster import Profile, StepFit, catalogue, import_steps, load_profile
 from hetsim.cluster.profile import SCHEMA_VERSION
 from hetsim.errors import UsageError
 
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, normal law
 MAD_TO_SIGMA = 1.4826  # median absolute deviation to standard deviation, normal law
+TRIM = 0.1  # of the collectives beside computation, left out at either end [our choice]
+ODD = 3.0  # times the median: a cycle that long says nothing of the others [our choice]
+MOSTLY = 0.5  # share of the time with a collective in flight from which cycles tell what one costs a pass [our choice]
 Times = Mapping[int, Sequence[float]]  # seconds, by samples of a pass or by bytes of a payload
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimes:
-    """What one rank measured, warm-up already dropped. `idle_s` and `busy_s`: the same pass without and beside a collective."""
+    """What one rank measured, warm-up already dropped. `idle_s` and `busy_s`: the same pass without and beside a long collective;
+    `cycles`: collectives beside computation, as many on every rank."""
 
     device: str
     host: str
@@ -37,6 +42,8 @@ class RankTimes:
     idle_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
     update_s: Sequence[float] = ()
+    cycles: Mapping[int, Sequence[Cycle]] = field(default_factory=dict)  # by bytes of the payload
+    micro_batch: int = 0  # samples of a pass of `idle_s`, `busy_s` and `cycles`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,7 @@ class Calibration:
     fits: tuple[StepFit, ...]
     devices: tuple[str, ...]
     all_reduce_s: tuple[tuple[int, Estimate], ...]
+    busy_all_reduce_s: tuple[tuple[int, Estimate], ...]
     link: LinkFit | None
     overlap_slowdown: Estimate | None
 
@@ -128,6 +136,25 @@ def all_reduce_medians(ranks: Sequence[RankTimes]) -> tuple[tuple[int, Estimate]
     return tuple(found)
 
 
+def busy_all_reduces(ranks: Sequence[RankTimes], alone: Sequence[tuple[int, Estimate]]) -> tuple[tuple[int, Estimate], ...]:
+    """(bytes, seconds) while every rank computes, at least what it takes alone. Beside computation times scatter to one side, and it is
+    their mean that makes a run's period: the mean without a tenth at either end, so that one that took for ever counts for nothing."""
+    from scipy.stats import trim_mean
+
+    found = []
+    for payload, least in alone:
+        if payload in ranks[0].cycles:
+            flights_s = _flights_s(ranks, payload)
+            mean_s = float(trim_mean(flights_s, TRIM))
+            found.append((payload, Estimate(value=max(mean_s, least.value), error=middle(flights_s).error)))
+    return tuple(found)
+
+
+def _flights_s(ranks: Sequence[RankTimes], payload: int) -> list[float]:
+    """Of each synchronization, as the rank saw it that joined last."""
+    return [min(c.flight_s for c in each) for each in zip(*(rank.cycles[payload] for rank in ranks), strict=True)]
+
+
 def link_fit(table: Sequence[tuple[int, Estimate]], n: int) -> LinkFit | None:
     """Links that explain the table by a ring; None for one rank, one payload, or times that do not grow."""
     if n < 2 or len(table) < 2:
@@ -148,21 +175,49 @@ def link_fit(table: Sequence[tuple[int, Estimate]], n: int) -> LinkFit | None:
     )
 
 
-def overlap(ranks: Sequence[RankTimes]) -> Estimate | None:
-    """How many times as long a pass takes beside a collective: the ranks' median, at least 1; None where none was caught."""
-    ratios: list[Estimate] = []
-    for rank in ranks:
-        if rank.idle_s and rank.busy_s:
-            idle, busy = middle(rank.idle_s), middle(rank.busy_s)
-            ratio, error = busy.value / idle.value, None
-            if idle.error is not None and busy.error is not None:
-                error = ratio * math.hypot(idle.error / idle.value, busy.error / busy.value)
-            ratios.append(Estimate(value=ratio, error=error))
+def overlap(ranks: Sequence[RankTimes], gradient_bytes: int) -> Estimate | None:
+    """How many times as long a pass takes beside a collective: the ranks' median, at least 1; None where none was caught.
+
+    From cycles of the gradient itself where these leave hardly a moment without a collective: of F seconds with one and T in all, k passes
+    of p seconds alone were done, so F / (k p - (T - F)). Otherwise from passes alone and beside a long collective.
+    """
+    ratios = _from_cycles(ranks, gradient_bytes) or [
+        _ratio(middle(rank.busy_s), middle(rank.idle_s)) for rank in ranks if rank.idle_s and rank.busy_s
+    ]
     if not ratios:
         return None
     errors = [ratio.error for ratio in ratios if ratio.error is not None]
     value = median(ratio.value for ratio in ratios)
     return Estimate(value=min(max(value, 1.0), 1000.0), error=max(errors) if len(errors) == len(ratios) else None)
+
+
+def _ratio(busy: Estimate, idle: Estimate) -> Estimate:
+    ratio, error = busy.value / idle.value, None
+    if idle.error is not None and busy.error is not None:
+        error = ratio * math.hypot(idle.error / idle.value, busy.error / busy.value)
+    return Estimate(value=ratio, error=error)
+
+
+def _from_cycles(ranks: Sequence[RankTimes], payload: int) -> list[Estimate]:
+    """None unless all ranks have a collective in flight for most of the time."""
+    if any(payload not in rank.cycles or not rank.passes_s.get(rank.micro_batch) for rank in ranks):
+        return []
+    flights_s = _flights_s(ranks, payload)
+    out = []
+    for rank in ranks:
+        typical_s = median(c.computing_s for c in rank.cycles[payload])
+        kept = [
+            (f, c) for f, c in zip(flights_s, rank.cycles[payload], strict=True) if c.computing_s <= ODD * typical_s
+        ]
+        flight_s, all_s = sum(f for f, _ in kept), sum(c.computing_s for _, c in kept)
+        alone = middle(rank.passes_s[rank.micro_batch])
+        passes = sum(c.passes for _, c in kept)
+        work_s = passes * alone.value - (all_s - flight_s)
+        if flight_s < MOSTLY * all_s or work_s <= 0:
+            return []
+        error = None if alone.error is None else flight_s / work_s * passes * alone.error / work_s
+        out.append(Estimate(value=flight_s / work_s, error=error))
+    return out
 
 
 def estimate(
@@ -172,7 +227,8 @@ def estimate(
     rows = [f"r{i},{m},{t!r}" for i, rank in enumerate(ranks) for m, times in rank.passes_s.items() for t in times]
     text, fits = import_steps("\n".join(["worker,samples,seconds", *rows]), name=name)
     imported = load_profile(text).model_dump(mode="python", exclude_defaults=True)
-    table, shared = all_reduce_medians(ranks), overlap(ranks)
+    table, shared = all_reduce_medians(ranks), overlap(ranks, subject.gradient_bytes)
+    busy = busy_all_reduces(ranks, table)
     link = link_fit(table, len(ranks))
     stamp = f"calibrated {date}, {versions}"
     sources: dict[str, str] = {}
@@ -180,7 +236,7 @@ def estimate(
         _complete(entry, rank)
         key = "step_times_s" if fit.model == "table" else "samples_per_s"
         sources[f"workers.{fit.worker}.{key}"] = f"{stamp}, {_how(fit, rank)}; on {rank.device} ({rank.host})"
-    network, network_sources = _network(table, link, shared, stamp, backend)
+    network, network_sources = _network(table, busy, link, shared, stamp, backend)
     document = {
         **imported,
         "schema_version": SCHEMA_VERSION,
@@ -188,6 +244,7 @@ def estimate(
         "description": f"{len(ranks)} worker{'s' if len(ranks) > 1 else ''} measured on {date}: "
         + ", ".join(dict.fromkeys(rank.device for rank in ranks)),
         "workload": _workload(subject),
+        "training": {"micro_batch_samples": ranks[0].micro_batch} if ranks[0].micro_batch else {},
         "network": network,
         "sources": sources | network_sources,
     }
@@ -198,6 +255,7 @@ def estimate(
         fits=fits,
         devices=tuple(rank.device for rank in ranks),
         all_reduce_s=table,
+        busy_all_reduce_s=busy,
         link=link,
         overlap_slowdown=shared,
     )
@@ -233,16 +291,22 @@ def _how(fit: StepFit, rank: RankTimes) -> str:
 
 
 def _network(
-    table: Sequence[tuple[int, Estimate]], link: LinkFit | None, shared: Estimate | None, stamp: str, backend: str
+    table: Sequence[tuple[int, Estimate]],
+    busy: Sequence[tuple[int, Estimate]],
+    link: LinkFit | None,
+    shared: Estimate | None,
+    stamp: str,
+    backend: str,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     if not table:
         return {}, {"network": "one rank: nothing to communicate, hetsim's defaults"}
-    network: dict[str, Any] = {
-        "all_reduce_table": [{"bytes": float(payload), "seconds": _short(found.value)} for payload, found in table]
-    }
+    network: dict[str, Any] = {"all_reduce_table": _rows(table)}
     errors = [found.error / found.value for _, found in table if found.error is not None]
     noise = f", standard error {max(errors):.1%} at most" if errors else ""
     sources = {"network.all_reduce_table": f"{stamp}, {backend}, medians{noise}"}
+    if busy:
+        network["all_reduce_busy_table"] = _rows(busy)
+        sources["network.all_reduce_busy_table"] = f"{stamp}, {backend}, while every rank computed, means without a tenth at either end"
     if link is not None:
         network["bandwidth_gbit_per_s"] = _short(link.bytes_per_s.value * 8 / 1e9)
         network["latency_us"] = _short(link.latency_s.value * 1e6)
@@ -260,6 +324,10 @@ def _network(
     else:
         sources["network.overlap_slowdown"] = "not measured: no pass ended while an all-reduce was in flight"
     return network, sources
+
+
+def _rows(table: Sequence[tuple[int, Estimate]]) -> list[dict[str, float]]:
+    return [{"bytes": float(payload), "seconds": _short(found.value)} for payload, found in table]
 
 
 def _workload(subject: Subject) -> str | dict[str, Any]:

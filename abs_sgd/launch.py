@@ -57,6 +57,7 @@ class Job:
     folder: str
     port: int = 0
     hosts: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()  # control groups, by rank
     backend: str = "gloo"
     devices: tuple[str, ...] = ()  # by rank; none: CPU
     keeping: Keeping | None = None
@@ -82,6 +83,7 @@ def launch(
     pacing: Pacing | None = None,
     folder: str | Path | None = None,
     hosts: Sequence[str] = (),
+    cpu_shares: Sequence[float] = (),
     backend: str = "gloo",
     device: str = "cpu",
     checkpoint_every: int = 0,
@@ -93,13 +95,14 @@ def launch(
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
     profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, the server's last, of
-    a `NetLab` that is up; the store stays on this machine's own loopback. `backend`, `device`: as `abs_sgd.devices`; ranks may share
+    a `NetLab` that is up; the store stays on this machine's own loopback. `cpu_shares`: of a core for each rank. `backend`, `device`: as `abs_sgd.devices`; ranks may share
     a GPU over gloo.
 
     `checkpoint_every`: updates between two checkpoints, 0 for none, in `folder`; `resume`: go on from the newest one there (from the
     beginning where there is none); `restarts`: how many times a run whose rank died is started again from its newest checkpoint by itself.
     Raises UsageError, RankFailedError.
     """
+    from abs_sgd.cpu_shares import groups
     from abs_sgd.devices import device_of
     from abs_sgd.predictor import rule_of
     from abs_sgd.runtime.keeping import keeping_of
@@ -114,6 +117,8 @@ def launch(
         if value is not None and value < 1:
             raise UsageError(f"{name}: a run needs at least one")
     world = ranks_of(resolved, made)
+    if cpu_shares and len(cpu_shares) != world:
+        raise UsageError(f"{len(cpu_shares)} CPU shares for {world} ranks")
     devices = tuple(str(device_of(rank, world, backend, device)) for rank in range(world))
     training = resolved.training
     if resume and folder is None:
@@ -139,8 +144,8 @@ def launch(
         while True:
             keeping = keeping_of(path, checkpoint_every, resume, resolved, *named)
             try:
-                with _store() as port:
-                    _run_all(replace(job, port=port, keeping=keeping))
+                with groups(cpu_shares) as made_groups, _store() as port:
+                    _run_all(replace(job, port=port, keeping=keeping, groups=tuple(map(str, made_groups))))
                 return read(path)
             except RankFailedError as error:
                 if not (restarts and error.again):
@@ -259,6 +264,7 @@ def _run(job: Job, rank: int, steps: Any) -> None:
     import torch.distributed as dist
 
     from abs_sgd import workloads
+    from abs_sgd.cpu_shares import enter as enter_group
     from abs_sgd.devices import FOREVER, join
     from abs_sgd.namespaces import enter
     from abs_sgd.netlab import DATA_DEVICE
@@ -286,6 +292,8 @@ def _run(job: Job, rank: int, steps: Any) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
     join(job.backend, device, store=group, rank=rank, world_size=len(job.names), timeout=FOREVER)
     algorithm = make(job.algorithm, job.options)
+    if job.groups:
+        enter_group(job.groups[rank])
     result = run_rank(
         job.cluster,
         algorithm,

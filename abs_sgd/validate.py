@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 UPDATES = 60  # half a minute at half a second each [our choice]
 PACE_TOLERANCE = 0.25  # one pass may take this much longer than its profile before the run is given up [our choice]
 EVALUATIONS = 100  # per curve: at most every 2 % of the time, twice as often as a 2 % interval asks for [our choice]
+MOST_HELD_OUT = 500  # samples of an evaluation [our choice]
 MOST_RUNS = 5
 Progress = Callable[[int, int, str], None]
 
@@ -76,6 +77,8 @@ class Setup:
     updates: int
     target: float
     pace_tolerance: float
+    unpaced: bool = False
+    cpu_shares: tuple[float, ...] = ()
     said: list[str] = field(default_factory=list)
 
 
@@ -89,11 +92,14 @@ def validate(
     tolerances: Tolerances | None = None,
     shape: bool | None = None,
     pace_tolerance: float = PACE_TOLERANCE,
+    unpaced: bool = False,
+    cpu_shares: Sequence[float] = (),
     progress: Progress | None = None,
 ) -> Validation:
     """Predict, run live and compare, `runs` paired seeds from `seed` on, for every label of `algorithms`.
 
-    `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
+    `unpaced`: nothing is emulated, passes and collectives take what they take here; the profile is this machine's own, calibrated with the
+    same `cpu_shares` (of a core for each rank). `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
     that does not run live), RankFailedError (a worker that cannot keep its profile's time among them).
     """
     if not 1 <= runs <= MOST_RUNS:
@@ -101,7 +107,14 @@ def validate(
     if not algorithms:
         raise UsageError("name an algorithm: -a abs-sgd")
     allowed = tolerances or Tolerances()
-    setup = prepare(profile, updates, pace_tolerance)
+    if cpu_shares and not unpaced:
+        raise UsageError("CPU shares are for unpaced runs: a paced one takes the profile's times")
+    if unpaced and shape:
+        raise UsageError("an unpaced run is on this machine's own network: nothing is shaped")
+    setup = prepare(profile, updates, pace_tolerance, unpaced=unpaced)
+    if unpaced:
+        setup = dataclasses.replace(setup, cpu_shares=tuple(cpu_shares))
+        setup.said.append(_unpaced(cpu_shares))
     chosen = [_as_live(parse(text), setup) for text in dict.fromkeys(algorithms)]
     rows, pairs = [], {}
     with _network(setup, shape, server=any(algorithm.has_server for _, algorithm in chosen)) as lab:
@@ -125,7 +138,7 @@ def validate(
         shaped=shaped,
         said=setup.said,
         tolerances=allowed,
-        pace_tolerance=pace_tolerance,
+        pace_tolerance=None if unpaced else pace_tolerance,
         machine={"cpus": os.cpu_count(), "load_1min": os.getloadavg()[0] if hasattr(os, "getloadavg") else None},
     )
     return Validation(document=document, pairs=pairs, profile_yaml=setup.profile_yaml)
@@ -163,7 +176,14 @@ def document_of(
     }
 
 
-def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE) -> Setup:
+def _unpaced(cpu_shares: Sequence[float]) -> str:
+    given = f"; shares of a core: {', '.join(f'{share:g}' for share in cpu_shares)}" if cpu_shares else ""
+    return f"not paced: passes and collectives take what they take on this machine{given}"
+
+
+def prepare(
+    profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE, *, unpaced: bool = False
+) -> Setup:
     """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained, MissingExtraError."""
     try:
         from abs_sgd import workloads
@@ -175,8 +195,8 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
         raise UsageError("updates: a period takes at least two")
     cluster = profile.cluster()
     said: list[str] = []
-    task = workloads.get(cluster.workload)
-    workload = as_trained(cluster.workload, task, said)
+    task = _quick_to_evaluate(workloads.get(cluster.workload), said)
+    workload = as_trained(cluster.workload, task, said, pad=not unpaced)
     if any(link.changes for link in cluster.network.links):
         said.append(
             "links do not change while a live run lasts: the profile's events of links are in the prediction only"
@@ -192,8 +212,21 @@ def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERAN
         updates=updates,
         target=task.target_loss if stated is None else stated,
         pace_tolerance=pace_tolerance,
+        unpaced=unpaced,
         said=said,
     )
+
+
+def _quick_to_evaluate(task: Task, said: list[str]) -> Task:
+    """The task evaluated on not too many held-out samples, the same on both sides: a hundred evaluations a curve are to take no longer than
+    training does."""
+    from abs_sgd.workloads.task import HeldOut
+
+    whole = task.evaluate
+    if not isinstance(whole, HeldOut) or whole.samples() <= MOST_HELD_OUT:
+        return task
+    said.append(f"losses are of the first {MOST_HELD_OUT:,} held-out samples")
+    return dataclasses.replace(task, evaluate=whole.first(MOST_HELD_OUT))
 
 
 def as_trained(workload: Workload, task: Task, said: list[str], *, pad: bool = True) -> Workload:
@@ -229,6 +262,9 @@ def _network(setup: Setup, shape: bool | None, *, server: bool = False) -> Itera
     """The shaped network, or None and a word about it."""
     from abs_sgd.netlab import NetLab
 
+    if setup.unpaced:
+        yield None
+        return
     probe = NetLab.probe()
     if shape is False or (shape is None and not probe.ok):
         why = "as asked for" if shape is False else probe.reason
@@ -244,7 +280,8 @@ def _pair(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> 
     predicted = predict(setup, algorithm, seed)
     live = _run_live(setup, algorithm, seed, lab)
     pair, run = compared(setup, predicted, live.schedule, live.parameters_P)
-    return pair, dataclasses.replace(run, late_passes=late_passes(setup, live.schedule))
+    late = {} if setup.unpaced else late_passes(setup, live.schedule)
+    return pair, dataclasses.replace(run, late_passes=late)
 
 
 def predict(setup: Setup, algorithm: Algorithm, seed: int) -> Result:
@@ -313,7 +350,8 @@ def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None)
         rule=setup.rule,
         seed=seed,
         updates=setup.updates,
-        pacing=Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance),
+        pacing=Pacing() if setup.unpaced else Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance),
+        cpu_shares=setup.cpu_shares,
         hosts=[lab.namespace(rank) for rank in range(ranks_of(setup.cluster, algorithm))] if lab else (),
     )
 

@@ -90,6 +90,7 @@ def left_out(cluster: Cluster) -> list[str]:
         (any(x.trace for x in workers), "traces (their mean speed is used)"),
         (any(x.slowdowns for x in workers) or any(link.changes for link in network.links), "events"),
         (network.overlap_slowdown != 1.0, "the slow-down of compute while a collective is in flight"),
+        (bool(network.all_reduce_busy_table), "the slow-down of collectives while workers compute"),
         (any(x.update_s for x in workers), "the time of an update (update_s)"),
         (True, "batches cut short at the end of an epoch"),
     )

@@ -92,23 +92,49 @@ def squared_error_sum(model: nn.Module, batch: Batch) -> Tensor:
     return 0.5 * functional.mse_loss(model(inputs), targets, reduction="sum")
 
 
-def mean_loss(
-    loss_sum: Callable[[nn.Module, Batch], Tensor], batches: Callable[[], list[Batch]]
-) -> Callable[[nn.Module], float]:
+def mean_loss(loss_sum: Callable[[nn.Module, Batch], Tensor], batches: Callable[[], list[Batch]]) -> HeldOut:
     """Evaluation: mean loss over fixed batches, in evaluation mode, without gradients."""
-    fixed: list[Batch] = []
+    return HeldOut(loss_sum, batches)
 
-    def evaluate(model: nn.Module) -> float:
-        if not fixed:
-            fixed.extend(batches())
+
+class HeldOut:
+    """The mean loss of a model over fixed samples, or over the first `most` of them."""
+
+    def __init__(
+        self,
+        loss_sum: Callable[[nn.Module, Batch], Tensor],
+        batches: Callable[[], list[Batch]],
+        most: int | None = None,
+    ) -> None:
+        self.loss_sum, self.batches, self.most = loss_sum, batches, most
+        self.fixed: list[Batch] = []
+
+    def first(self, samples: int) -> HeldOut:
+        """The same over fewer samples."""
+        return HeldOut(self.loss_sum, self.batches, samples)
+
+    def samples(self) -> int:
+        """How many it evaluates."""
+        return sum(len(batch[1]) for batch in self._fixed())
+
+    def _fixed(self) -> list[Batch]:
+        if not self.fixed:
+            left = self.most
+            for inputs, targets in self.batches():
+                if left is not None:
+                    inputs, targets = inputs[:left], targets[:left]
+                    left -= len(targets)
+                if len(targets):
+                    self.fixed.append((inputs, targets))
+        return self.fixed
+
+    def __call__(self, model: nn.Module) -> float:
         was_training = model.training
         model.eval()
         with torch.no_grad():
-            total = sum(float(loss_sum(model, batch)) for batch in fixed)
+            total = sum(float(self.loss_sum(model, batch)) for batch in self._fixed())
         model.train(was_training)
-        return total / sum(len(batch[1]) for batch in fixed)
-
-    return evaluate
+        return total / self.samples()
 
 
 def split(inputs: Tensor, targets: Tensor, size: int = EVALUATION_SAMPLES) -> list[Batch]:

@@ -63,6 +63,23 @@ Output = Annotated[
     typer.Option("--output", "-o", metavar="DIR", help="Write a result folder.", show_default=False),
 ]
 Force = Annotated[bool, typer.Option("--force", metavar=FLAG, help="Replace a result folder that exists.")]
+CpuShares = Annotated[
+    str | None,
+    typer.Option(
+        "--cpu-shares",
+        metavar="X,...",
+        help="Of a core for each process, as in 0.8,0.4: unequal workers on one machine (Linux, root).",
+        show_default=False,
+    ),
+]
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    """Numbers with commas between; none for "". Raises UsageError."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: numbers with commas between, as in 0.8,0.4") from None
 
 
 def read_profile(source: str | None, overrides: list[str] | None) -> Profile:

@@ -47,6 +47,7 @@ def calibrate(
         20, "--repeats", min=1, metavar="K", help="Measurements of each, after warm-up; medians count."
     ),
     device: str = typer.Option("auto", "--device", metavar="auto|cpu|cuda", help="Where to compute."),
+    cpu_shares: arg.CpuShares = None,
     name: str = typer.Option("calibrated", "--name", metavar="NAME", help="Name of the profile."),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout.")
@@ -82,9 +83,10 @@ def calibrate(
         repeats=repeats,
         device=device,
         name=name,
+        cpu_shares=arg.numbers("--cpu-shares", cpu_shares or ""),
     )
     if not under_torchrun():
-        say(f"measuring {'1 process' if ranks == 1 else f'{ranks} processes'} on this machine")
+        say(f"measuring {'1 process' if settings.world == 1 else f'{settings.world} processes'} on this machine")
     found = measure(settings)
     if found is None:  # rank 0 writes
         return
@@ -109,9 +111,12 @@ def _shown(found: Calibration) -> list[Any]:
 
     out: list[Any] = [tables.fits(found.fits), ""]
     if found.all_reduce_s:
-        table = tables.grid("all-reduce of", "takes", "standard error", right=frozenset({0, 1, 2}))
+        busy = dict(found.busy_all_reduce_s)
+        heads = ["all-reduce of", "takes", "standard error", *["while all compute", "standard error"] * bool(busy)]
+        table = tables.grid(*heads, right=frozenset(range(len(heads))))
         for payload, took in found.all_reduce_s:
-            table.add_row(f"{payload:,} bytes", wording.seconds(took.value), _error(took))
+            cells = [text for each in (took, busy.get(payload)) if each for text in (wording.seconds(each.value), _error(each))]
+            table.add_row(f"{payload:,} bytes", *cells)
         out += [table, ""]
     for device in dict.fromkeys(found.devices):
         out.append(tables.paragraph("device", f"{device} × {found.devices.count(device)}"))

@@ -16,6 +16,7 @@ from hetsim.errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from abs_sgd.agreement import Tolerances
     from abs_sgd.validate import Validation
+    from hetsim.cluster import Profile
 
 OUTSIDE = 3  # exit code: a check failed
 OF_THE_RUN = ("algorithm", "runs", "updates", "seed", "pace_tolerance", "shaped")  # known of a run made elsewhere
@@ -77,6 +78,11 @@ def validate(
         help="Shape links (needs root and tc). Default: where possible.",
         show_default=False,
     ),
+    unpaced: bool = typer.Option(
+        False, "--unpaced", help="Emulate nothing: measure this machine's own processes (or take PROFILE for them) and run them as they are."
+    ),
+    cpu_shares: arg.CpuShares = None,
+    workload: str = typer.Option("digits-cnn", "--workload", metavar="NAME", help="What --unpaced trains and measures."),
     seed: arg.Seed = 0,
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
@@ -91,6 +97,7 @@ def validate(
       hetsim validate emulated-4 -a abs-sgd
       hetsim validate emulated-4 -a s-sgd -a lb-bsp -a abs-sgd --runs 5 -o held
       hetsim validate my.yaml -a abs-sgd --period-tolerance 0.02 --json
+      hetsim validate --unpaced --cpu-shares 0.8,0.4 -a s-sgd -a abs-sgd      # calibrates first
       hetsim validate --from-run run                     # of torchrun, against its own profile
       hetsim validate calibrated.yaml --from-run run-0 --from-run run-1 -o held
     """
@@ -108,11 +115,14 @@ def validate(
         words = ["hetsim", "validate", "profile.yaml", *_words(from_run), *["--timing-only"] * timing_only]
         command = shlex.join(words)
     else:
-        if profile is None or not algorithm:
+        if (profile is None and not unpaced) or not algorithm:
             raise UsageError("name a profile and an algorithm (PROFILE -a NAME), or a finished run (--from-run DIR)")
+        shares = arg.numbers("--cpu-shares", cpu_shares or "")
+        if shares and not unpaced:
+            raise UsageError("--cpu-shares: with --unpaced only; a paced run takes the profile's times")
         if timing_only:
             raise UsageError("--timing-only is for finished runs (--from-run DIR)")
-        loaded = arg.read_profile(profile, overrides)
+        loaded = _measured(shares, workload, overrides) if profile is None else arg.read_profile(profile, overrides)
         with progress_bar("running") as progress:
             found = run(
                 loaded,
@@ -123,10 +133,13 @@ def validate(
                 tolerances=tolerances,
                 shape=shaped,
                 pace_tolerance=pace_tolerance,
+                unpaced=unpaced,
+                cpu_shares=shares,
                 progress=progress,
             )
         command = arg.reproduce("validate", algorithm, predictor="nqm", seed=seed)
         command += f" --runs {runs} --updates {updates}"
+        command += " --unpaced" * unpaced + (f" --cpu-shares {cpu_shares}" if shares else "")
     if folder is not None:
         validation_folder.write(found, folder, command=command)
         say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
@@ -138,6 +151,21 @@ def validate(
         emit_rich(*tables.validation(found.document))
     if not found.within:
         raise typer.Exit(OUTSIDE)
+
+
+def _measured(shares: Sequence[float], workload: str, overrides: list[str] | None) -> Profile:
+    """This machine's own profile, by `hetsim calibrate`."""
+    from abs_sgd.calibrate import Settings, calibrate, under_torchrun
+    from hetsim.cluster import load_profile
+
+    if under_torchrun():
+        raise UsageError("--unpaced starts its own processes; for runs under torchrun there is --from-run")
+    if not shares:
+        raise UsageError("--unpaced: name the processes' shares of a core (--cpu-shares 1,0.5) or a calibrated profile")
+    say(f"measuring {len(shares)} processes on this machine")
+    found = calibrate(Settings(workload=workload, cpu_shares=tuple(shares), device="cpu"))
+    assert found is not None
+    return load_profile(found.profile.to_yaml(), overrides=overrides or ())
 
 
 def _compare(

@@ -245,11 +245,12 @@ def _event_shape(event: Event) -> str:
 
 
 def _check_table(profile: Profile) -> Iterator[Finding]:
-    table = profile.network.all_reduce_table
-    for index in range(1, len(table)):
-        if table[index].bytes <= table[index - 1].bytes:
-            path = ("network", "all_reduce_table", index, "bytes")
-            yield Finding(path, "must be greater than the row before", "sort the rows by bytes, each once")
+    for name in ("all_reduce_table", "all_reduce_busy_table"):
+        table = getattr(profile.network, name)
+        for index in range(1, len(table)):
+            if table[index].bytes <= table[index - 1].bytes:
+                path = ("network", name, index, "bytes")
+                yield Finding(path, "must be greater than the row before", "sort the rows by bytes, each once")
 
 
 def _check_algorithms(profile: Profile) -> Iterator[Finding]:

@@ -254,6 +254,8 @@ class NetworkEntry(_Part):
     """The parameter server's link (default: as any other)."""
     all_reduce_table: tuple[TablePoint, ...] = ()
     """Measured all-reduce times of the whole group; beats the formula, interpolated in log size."""
+    all_reduce_busy_table: tuple[TablePoint, ...] = ()
+    """The same while every worker computes, where computing slows a collective (CPUs, gloo)."""
     payload_share: Annotated[Number, Field(gt=0, le=1), AfterValidator(_not_tiny)] = 1.0
     """What is left of the wire rate after headers."""
     overlap_slowdown: Annotated[Number, Field(ge=1, le=1000)] = 1.0

@@ -158,6 +158,7 @@ def _network(profile: Profile) -> Network:
         intra_node=_link(_merged(_INTRA_NODE, entry.intra_node or LinkEntry()), 1.0),
         server=_link(server, entry.payload_share, tuple(changes.get("server", ()))),
         all_reduce_table=tuple((point.bytes, point.seconds) for point in entry.all_reduce_table),
+        all_reduce_busy_table=tuple((point.bytes, point.seconds) for point in entry.all_reduce_busy_table),
         overlap_slowdown=entry.overlap_slowdown,
     )
 

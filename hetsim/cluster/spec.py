@@ -89,6 +89,7 @@ class Network:
     intra_node: Link | None = None
     server: Link | None = None
     all_reduce_table: tuple[tuple[float, float], ...] = ()  # (bytes, seconds), measured for the whole group
+    all_reduce_busy_table: tuple[tuple[float, float], ...] = ()  # the same while every worker computes
     overlap_slowdown: float = 1.0
 
 

@@ -158,6 +158,7 @@ class Collectives:
         if transfer.flow >= 0:  # streamed bucket by bucket; the last bucket becomes ready now
             return
         transfer.start_s = now
+        sim.changes.beside.start(transfer, transfer.members, sim.gradient_bytes)
         self.launch(sim.fabric.all_reduce(transfer.members, sim.gradient_bytes), transfer)
         sim.changes.in_flight(transfer.members, +1)
 
@@ -195,14 +196,19 @@ class Collectives:
         finished = self.links.advance(self.sim.env.now)
         self.wake_s = float("nan")
         for token in finished:
-            if isinstance(token, tuple):
-                self.sim.changes.bucket_done(*token)
-            elif token.kind == "all-reduce":
-                self.sim.changes.in_flight(token.members, -1)
-                self.done(token)
-            else:
+            if not isinstance(token, tuple) and token.kind != "all-reduce":
                 self.sim.server.arrived(token)
+            elif self.sim.changes.beside.landed(token):
+                self.through(token)
         self.rearm()
+
+    def through(self, token: Any) -> None:
+        """A collective, or a bucket of a streamed one, has arrived."""
+        if isinstance(token, tuple):
+            self.sim.changes.bucket_done(*token)
+        else:
+            self.sim.changes.in_flight(token.members, -1)
+            self.done(token)
 
     def streamed(self, alarm: Alarm) -> None:
         """A streamed collective, evaluated in closed form, is through."""

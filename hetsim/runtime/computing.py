@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from simpy.events import NORMAL, URGENT
 
 from hetsim.compute import SpeedProfile
+from hetsim.runtime.beside import Beside
 from hetsim.runtime.state import Alarm, Rank, Transfer
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ class Changes:
         network = cluster.network
         links = (*network.links, *network.node_links.values(), *([network.intra_node] if network.intra_node else []))
         self.everybody: list[Rank] = []
+        self.beside = Beside(simulation)
         self.any = (
-            self.overlap != 1.0 or any(w.slowdowns for w in cluster.workers) or any(link.changes for link in links)
+            self.beside.any
+            or self.overlap != 1.0
+            or any(w.slowdowns for w in cluster.workers)
+            or any(link.changes for link in links)
         )
 
     def schedule(self) -> None:
@@ -82,7 +87,9 @@ class Changes:
 
     def begin(self, rank: Rank, work_s: float, stream: bool) -> None:
         """Start a compute of `work_s` nominal seconds."""
+        self.beside.changing()
         rank.computing, rank.work_left_s, rank.since_s = True, work_s, self.sim.env.now
+        self.beside.changed()
         rank.milestones = []
         rank.streaming = stream and self.sim.n > 1
         if rank.streaming:
@@ -118,7 +125,9 @@ class Changes:
             self.arm(rank)
             self.bucket_ready(rank, bucket)
             return
+        self.beside.changing()
         rank.computing = False
+        self.beside.changed()
         self.sim.computed(alarm)
 
     # ---- streamed collectives --------------------------------------------------------------------------------------------
@@ -154,6 +163,7 @@ class Changes:
         size = self.sim.collectives.buckets[bucket]
         flow = self.sim.fabric.all_reduce(transfer.members, size)
         self.in_flight(transfer.members, +1)
+        self.beside.start((transfer, bucket), transfer.members, size)
         self.sim.collectives.launch(flow, (transfer, bucket))
 
     def bucket_done(self, transfer: Transfer, bucket: int) -> None:
