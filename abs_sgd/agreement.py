@@ -20,6 +20,8 @@ from hetsim.schedule import Schedule
 
 LONGEST_REPLAY = 200  # updates: sums in another order part company later on (2e-15 to 4e-5 in 1,000 updates by learning rate, measured)
 REPLAY_TOLERANCE = 1e-5  # ||difference|| / ||parameters|| in float32; float64 leaves 1e-12
+# Where rounding errors grow, as many times what one of the initial parameters grows to: live sums round at every update [our choice].
+ROUNDING_TIMES = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class Run:
     """One seed: predicted, measured, how far the live parameters are from those that the measured Schedule gives (None: diverged, or
     `unreplayed` says why they were not compared), and by worker the passes that this machine did not do in time.
 
+    `rounding_deviation`: how far the replay itself ends from where it did when it starts a rounding error away, measured where the live
+    parameters are not within `REPLAY_TOLERANCE`: training with a large learning rate makes much of little.
     `unexecuted`: why the Schedules were not executed, so that there are no losses. `folder`: of a run made elsewhere; `name`: what to call
     the run (default: by its seed); `updates`: its number, where not all runs have the one asked for.
     """
@@ -66,6 +70,7 @@ class Run:
     predicted: Figures
     measured: Figures
     replay_deviation: float | None = None
+    rounding_deviation: float | None = None
     late_passes: Mapping[str, int] = field(default_factory=dict)
     unexecuted: str = ""
     unreplayed: str = ""
@@ -142,7 +147,8 @@ def checks(runs: Sequence[Run], tolerances: Tolerances, updates: int) -> list[Ch
         out.append(Check(name=f"shares, {run.called}", error=share_error(run), tolerance=tolerances.share))
         why = _unreplayed(run, updates)
         error = None if why else run.replay_deviation
-        out.append(Check(name=f"replay, {run.called}", error=error, tolerance=REPLAY_TOLERANCE, why=why))
+        allowed = max(REPLAY_TOLERANCE, ROUNDING_TIMES * (run.rounding_deviation or 0.0))
+        out.append(Check(name=f"replay, {run.called}", error=error, tolerance=allowed, why=why))
     if len(runs) > 1:  # the median of one run is that run
         off = relative(
             median(run.measured.update_period_s for run in runs), median(run.predicted.update_period_s for run in runs)
@@ -213,6 +219,7 @@ def row(
                 "predicted": _figures(run.predicted),
                 "measured": _figures(run.measured),
                 "replay_deviation": run.replay_deviation,
+                "rounding_deviation": run.rounding_deviation,
                 "late_passes": dict(run.late_passes),
                 "period_error": finite(period_error(run)),
                 "share_error": finite(share_error(run)),

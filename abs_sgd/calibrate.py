@@ -49,8 +49,10 @@ POLL_S = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to measure. `payloads`: bytes of the collectives, none: from 16 KiB to 16 MiB and the gradient's own size. `cpu_shares`: of a core,
-    for each rank, for as long as is measured; they settle the number of ranks."""
+    """What to measure. `payloads`: bytes of the collectives, none: from 16 KiB to 16 MiB and the gradient's own size.
+
+    `cpu_shares`: of a core, for each rank, for as long as is measured; they settle the number of ranks.
+    """
 
     workload: str = "digits-cnn"
     model: str | None = None
@@ -222,9 +224,7 @@ def _times(settings: Settings, task: Task) -> tuple[RankTimes, int]:
         agreed = torch.tensor([median(passes_s[samples]), median(collectives_s[payloads[-1]])], dtype=torch.float64)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX)  # every rank sends as much
         long = payload(long_enough(float(agreed[0]), payloads[-1], float(agreed[1]), MOST_OVERLAP_BYTES))
-        idle_s, busy_s = beside(
-            lambda: one_pass(samples), lambda: dist.all_reduce(long, async_op=True), **together
-        )
+        idle_s, busy_s = beside(lambda: one_pass(samples), lambda: dist.all_reduce(long, async_op=True), **together)
     name, memory = _device(task.device)
     times = RankTimes(
         device=name,
@@ -278,14 +278,18 @@ def _spawn(settings: Settings) -> dict[str, Any]:
         folder = Path(made)
         (folder / "settings.json").write_text(json.dumps(asdict(settings)), encoding="utf-8")
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-        with cpu_shares.groups(settings.cpu_shares) as made_groups:
-            with _processes(settings.world, store.port, folder, made_groups) as ranks:
-                _watch(ranks, folder)
+        with (
+            cpu_shares.groups(settings.cpu_shares) as groups,
+            _processes(settings.world, store.port, folder, groups) as ranks,
+        ):
+            _watch(ranks, folder)
         return dict(json.loads((folder / "measured.json").read_text(encoding="utf-8")))
 
 
 @contextlib.contextmanager
-def _processes(n: int, port: int, folder: Path, groups: Sequence[object] = ()) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _processes(
+    n: int, port: int, folder: Path, groups: Sequence[object] = ()
+) -> Iterator[list[subprocess.Popen[bytes]]]:
     common = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     # The store is the parent's: ranks connect to it, as torchrun's ranks do to the agent's.
     common |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
@@ -342,7 +346,8 @@ def _rank_process(folder: Path, group: str = "") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     said = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     torch.set_num_threads(1)
-    settings = Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in said.items()})
+    lists = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
+    settings = Settings(**{**said, **lists})
     code = 0
     try:
         if group:

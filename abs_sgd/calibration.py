@@ -136,7 +136,9 @@ def all_reduce_medians(ranks: Sequence[RankTimes]) -> tuple[tuple[int, Estimate]
     return tuple(found)
 
 
-def busy_all_reduces(ranks: Sequence[RankTimes], alone: Sequence[tuple[int, Estimate]]) -> tuple[tuple[int, Estimate], ...]:
+def busy_all_reduces(
+    ranks: Sequence[RankTimes], alone: Sequence[tuple[int, Estimate]]
+) -> tuple[tuple[int, Estimate], ...]:
     """(bytes, seconds) while every rank computes, at least what it takes alone. Beside computation times scatter to one side, and it is
     their mean that makes a run's period: the mean without a tenth at either end, so that one that took for ever counts for nothing."""
     from scipy.stats import trim_mean
@@ -306,7 +308,9 @@ def _network(
     sources = {"network.all_reduce_table": f"{stamp}, {backend}, medians{noise}"}
     if busy:
         network["all_reduce_busy_table"] = _rows(busy)
-        sources["network.all_reduce_busy_table"] = f"{stamp}, {backend}, while every rank computed, means without a tenth at either end"
+        sources["network.all_reduce_busy_table"] = (
+            f"{stamp}, {backend}, while every rank computed, means without a tenth at either end"
+        )
     if link is not None:
         network["bandwidth_gbit_per_s"] = _short(link.bytes_per_s.value * 8 / 1e9)
         network["latency_us"] = _short(link.latency_s.value * 1e6)

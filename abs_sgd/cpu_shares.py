@@ -26,8 +26,14 @@ PREFIX = "hetsim-shares-"
 # The scheduler hands out a quota period by period: a short one makes a slow worker rather than a stuttering one. Ten milliseconds are
 # well below a pass and ten times the shortest that the kernel takes [our choice].
 PERIOD_US = 10_000
-LEAST_SHARE = 0.05  # the kernel refuses quotas below 1 ms a period; below 5 % a rank takes minutes to import torch [our choice]
-WEIGHT_PER_NICE = 1.25  # kernel/sched/core.c: each step of niceness is a quarter more or less
+LEAST_SHARE = (
+    0.05  # the kernel refuses quotas below 1 ms a period; below 5 % a rank takes minutes to import torch [our choice]
+)
+# Against what else the machine does, by version: a share is promised, so it goes first until its quota is used up.
+MOST_WEIGHT = {
+    1: 262_144,
+    2: 10_000,
+}  # kernel/sched/core.c, MAX_SHARES; Documentation/admin-guide/cgroup-v2.rst, cpu.weight
 STOP_S = 5.0
 
 
@@ -78,6 +84,7 @@ class CpuShares:
 
     def __enter__(self) -> CpuShares:
         base, version = _controller(self.root)
+        remove_leftovers(base)
         try:
             for number, share in enumerate(self.shares):
                 group = base / f"{PREFIX}{os.getpid()}-{number}"
@@ -91,7 +98,9 @@ class CpuShares:
             ) from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -154,7 +163,9 @@ def cores_for(shares: Sequence[float]) -> tuple[int, ...]:
     for number in sorted(range(len(shares)), key=lambda n: -shares[n]):
         core = max(left, key=lambda c: left[c], default=-1)
         if core < 0 or left[core] < shares[number] - 1e-9:
-            raise UsageError(f"CPU shares {', '.join(f'{x:g}' for x in shares)} do not fit onto {len(left)} cores, none of which can be split")
+            raise UsageError(
+                f"CPU shares {', '.join(f'{x:g}' for x in shares)} do not fit onto {len(left)} cores, none of which can be split"
+            )
         left[core] -= shares[number]
         found[number] = core
     return tuple(found)
@@ -175,24 +186,19 @@ def _controller(root: Path) -> tuple[Path, int]:
 
 def _limit(group: Path, version: int, share: float) -> None:
     quota = round(share * PERIOD_US)
-    # The group as a whole has the weight that its processes had: a command that was given precedence keeps it.
-    weight = WEIGHT_PER_NICE ** -os.nice(0)
     if version == 2:
         (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-        (group / "cpu.weight").write_text(str(min(max(round(100 * weight), 1), 10_000)))
+        (group / "cpu.weight").write_text(str(MOST_WEIGHT[2]))
         return
     (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
     (group / "cpu.cfs_quota_us").write_text(str(quota))
-    (group / "cpu.shares").write_text(str(min(max(round(1024 * weight), 2), 262_144)))
+    (group / "cpu.shares").write_text(str(MOST_WEIGHT[1]))
 
 
-def leftovers(root: Path = ROOT) -> list[str]:
-    """Groups of commands that were killed, without processes in them; removed."""
-    removed = []
-    with contextlib.suppress(CpuSharesError, OSError):
-        base, _ = _controller(root)
-        for group in base.glob(f"{PREFIX}*"):
+def remove_leftovers(base: Path) -> None:
+    """Groups of commands that were killed; those of a running one, and those with a process in them, stay."""
+    for group in base.glob(f"{PREFIX}*"):
+        owner = group.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
             with contextlib.suppress(OSError):
                 group.rmdir()
-                removed.append(group.name)
-    return removed

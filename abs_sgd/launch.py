@@ -95,7 +95,8 @@ def launch(
 
     `workload`: what to train (default: the profile's), built with `task_options` (`dtype` by name: "float64"). `rule`: default the
     profile's. Ends after `updates` or `samples`, else the profile's samples. `hosts`: a network namespace per rank, the server's last, of
-    a `NetLab` that is up; the store stays on this machine's own loopback. `cpu_shares`: of a core for each rank. `backend`, `device`: as `abs_sgd.devices`; ranks may share
+    a `NetLab` that is up; the store stays on this machine's own loopback. `cpu_shares`: of a
+    core for each rank. `backend`, `device`: as `abs_sgd.devices`; ranks may share
     a GPU over gloo.
 
     `checkpoint_every`: updates between two checkpoints, 0 for none, in `folder`; `resume`: go on from the newest one there (from the

@@ -76,8 +76,8 @@ def in_a_row(least_s: float, times_s: Sequence[float]) -> int:
 
 
 def cycles(work: Nothing, start: Callable[[], Timed], *, repeats: int, warm_up: int, clock: Clock) -> list[Cycle]:
-    """Collectives back to back while this rank computes, as in ABS-SGD: the next one starts at the end of the pass in which the last one was
-    complete. The first `warm_up` and the very last, beside which ranks that are through compute no more, are dropped."""
+    """Collectives back to back beside passes, as in ABS-SGD: the next one starts at the end of the pass in which the last one was
+    complete. The first `warm_up` and the last, beside which some ranks compute no more, are dropped."""
     out = []
     for _ in range(warm_up + repeats + 1):
         transfer = start()

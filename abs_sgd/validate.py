@@ -99,7 +99,9 @@ def validate(
     """Predict, run live and compare, `runs` paired seeds from `seed` on, for every label of `algorithms`.
 
     `unpaced`: nothing is emulated, passes and collectives take what they take here; the profile is this machine's own, calibrated with the
-    same `cpu_shares` (of a core for each rank). `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
+    same `cpu_shares` (of a core for each rank).
+
+    `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
     that does not run live), RankFailedError (a worker that cannot keep its profile's time among them).
     """
     if not 1 <= runs <= MOST_RUNS:
@@ -181,9 +183,7 @@ def _unpaced(cpu_shares: Sequence[float]) -> str:
     return f"not paced: passes and collectives take what they take on this machine{given}"
 
 
-def prepare(
-    profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE, *, unpaced: bool = False
-) -> Setup:
+def prepare(profile: Profile, updates: int, pace_tolerance: float = PACE_TOLERANCE, *, unpaced: bool = False) -> Setup:
     """The cluster as it can be run here. Raises UsageError for a workload that cannot be trained, MissingExtraError."""
     try:
         from abs_sgd import workloads
@@ -294,18 +294,23 @@ def compared(
     setup: Setup, predicted: Result, live: Schedule, parameters_P: Tensor | None
 ) -> tuple[Pair, agreement.Run]:
     """One run beside its prediction; losses and parameters where there is a task to execute both Schedules on."""
+    from abs_sgd.replay.inprocess import rounding_alone
+
     seed = predicted.seed
     measured = _named(live, setup, predicted.algorithm, seed)
     curves: dict[str, Curve] = {}
-    deviation = None
+    deviation = rounding = None
     if setup.task is not None:
         curves["predicted"], _ = execute(setup, predicted.schedule, seed)
         curves["measured"], deviation = execute(setup, measured.schedule, seed, parameters_P)
+        if deviation is not None and deviation > agreement.REPLAY_TOLERANCE:
+            rounding = rounding_alone(measured.schedule, setup.task, setup.rule, seed=seed)
     run = agreement.Run(
         seed=seed,
         predicted=_figures(setup, predicted.schedule, curves.get("predicted")),
         measured=_figures(setup, measured.schedule, curves.get("measured")),
         replay_deviation=deviation,
+        rounding_deviation=rounding,
     )
     return Pair(predicted=predicted, measured=measured, curves=curves), run
 

@@ -90,6 +90,7 @@ class _Validated(_Strict):
     predicted: _Figures
     measured: _Figures
     replay_deviation: float | None
+    rounding_deviation: float | None = None
     late_passes: dict[str, int] = {}
     period_error: float | None
     share_error: float | None

@@ -200,6 +200,8 @@ def of_run(run: Mapping[str, Any]) -> list[Line]:
         out.append(("passes too late", "", wording.count(late), ""))
     if run["replay_deviation"] is not None:
         out.append(("replayed parameters", "", f"{run['replay_deviation']:.1e} off", ""))
+    if run.get("rounding_deviation") is not None:
+        out.append(("replayed from a rounding error away", "", f"{run['rounding_deviation']:.1e} off", ""))
     return out
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from abs_sgd.gradients import Buffers, FlatModel, average_buffers
 from abs_sgd.replay.plan import Mix, Pass, Plan, Point, Range, Step, make_plan
@@ -166,6 +166,36 @@ def retrace(
         return curve, None
     norm = torch.linalg.vector_norm(parameters_P)
     return curve, max(float(torch.linalg.vector_norm(seen[end] - parameters_P) / norm) for end in ends)
+
+
+def rounding_alone(schedule: Schedule, task: Task, rule: UpdateRule, *, seed: int = 0) -> float | None:
+    """How far training by a Schedule ends from itself, ‖Δ‖/‖x‖, when its initial parameters are a rounding error away. None where it
+    diverges.
+
+    What a live run differs by, sums in another order, is as small; where training with a large learning rate enlarges that, or a unit of a
+    ReLU falls on the other side of its kink, no replay can be nearer.
+    """
+
+    def nudged(model_seed: int) -> nn.Module:
+        model = task.make_model(model_seed)
+        generator = torch.Generator().manual_seed(model_seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                signs = torch.randint(0, 2, parameter.shape, generator=generator).to(parameter) * 2 - 1
+                parameter.mul_(1 + torch.finfo(parameter.dtype).eps * signs)
+        return model
+
+    ends: list[Tensor] = []
+    for each in (task, replace(task, make_model=nudged)):
+        seen = dict[int, Tensor]()
+
+        def keep(number: int, state: State, seen: dict[int, Tensor] = seen) -> None:
+            seen[0] = state.parameters_P.cpu()
+
+        InProcess(schedule, each, seed=seed).train(rule, evaluate_every_samples=2**60, observe=keep)
+        ends.append(seen[0])
+    moved = float(torch.linalg.vector_norm(ends[0] - ends[1]) / torch.linalg.vector_norm(ends[0]))
+    return moved if math.isfinite(moved) else None
 
 
 def _last_states(schedule: Schedule) -> set[int]:

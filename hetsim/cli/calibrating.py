@@ -115,7 +115,12 @@ def _shown(found: Calibration) -> list[Any]:
         heads = ["all-reduce of", "takes", "standard error", *["while all compute", "standard error"] * bool(busy)]
         table = tables.grid(*heads, right=frozenset(range(len(heads))))
         for payload, took in found.all_reduce_s:
-            cells = [text for each in (took, busy.get(payload)) if each for text in (wording.seconds(each.value), _error(each))]
+            cells = [
+                text
+                for each in (took, busy.get(payload))
+                if each
+                for text in (wording.seconds(each.value), _error(each))
+            ]
             table.add_row(f"{payload:,} bytes", *cells)
         out += [table, ""]
     for device in dict.fromkeys(found.devices):

@@ -79,10 +79,15 @@ def validate(
         show_default=False,
     ),
     unpaced: bool = typer.Option(
-        False, "--unpaced", help="Emulate nothing: measure this machine's own processes (or take PROFILE for them) and run them as they are."
+        False,
+        "--unpaced",
+        metavar=arg.FLAG,
+        help="Emulate nothing: measure processes of this machine (or take PROFILE for them) and run them as they are.",
     ),
     cpu_shares: arg.CpuShares = None,
-    workload: str = typer.Option("digits-cnn", "--workload", metavar="NAME", help="What --unpaced trains and measures."),
+    workload: str = typer.Option(
+        "digits-cnn", "--workload", metavar="NAME", help="What --unpaced measures and trains; with PROFILE that one's."
+    ),
     seed: arg.Seed = 0,
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,

@@ -11,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from abs_sgd.calibration import RankTimes, Subject, all_reduce_medians, estimate, line_with_errors, middle, overlap
-from abs_sgd.measuring import beside, long_enough, rounds
+from abs_sgd.calibration import (
+    RankTimes,
+    Subject,
+    all_reduce_medians,
+    busy_all_reduces,
+    estimate,
+    line_with_errors,
+    middle,
+    overlap,
+)
+from abs_sgd.measuring import Cycle, beside, cycles, in_a_row, long_enough, rounds
 from hetsim import load_profile
 from hetsim.cli import main
 from hetsim.errors import UsageError
@@ -102,9 +111,9 @@ def test_a_collective_took_what_the_last_to_join_saw() -> None:
 
 def test_overlap_is_never_a_gain_and_unknown_where_nothing_was_caught() -> None:
     slower = RankTimes(device="d", host="h", idle_s=[2.0], busy_s=[1.0])
-    found = overlap([slower])
+    found = overlap([slower], 100)
     assert found is not None and found.value == 1.0
-    assert overlap([RankTimes(device="d", host="h", idle_s=[2.0])]) is None
+    assert overlap([RankTimes(device="d", host="h", idle_s=[2.0])], 100) is None
 
 
 def test_standard_errors_by_hand() -> None:
@@ -150,6 +159,80 @@ def test_only_passes_that_end_in_flight_count_and_every_collective_is_waited_for
         lambda: world.work(3), lambda: world, repeats=4, warm_up=2, clock=lambda: world.now, barrier=lambda: None
     )
     assert (idle, busy, world.waited) == ([3.0] * 4, [3.0] * 2, 6)
+
+
+def computing_beside(slow: float, flight_s: float, odd: bool) -> list[RankTimes]:
+    """Two ranks with passes of 0.1 and 0.2 s alone that take `slow` times as long beside collectives of `flight_s`;
+    the second rank joins 0.05 s later."""
+    found = []
+    for pass_s, early_s in ((0.1, 0.05), (0.2, 0.0)):
+        each = [
+            Cycle(
+                flight_s=flight_s + early_s,
+                computing_s=flight_s + 0.1,
+                passes=round((flight_s / slow + 0.1) / pass_s),
+            )
+        ] * 20
+        if odd:
+            each[4] = Cycle(flight_s=OUTLIER_S, computing_s=OUTLIER_S, passes=1)
+        found.append(RankTimes(device="d", host="h", passes_s={8: [pass_s] * 9}, cycles={100: each}, micro_batch=8))
+    return found
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_a_collective_beside_computation_and_what_it_costs_by_hand(odd: bool) -> None:
+    ranks = computing_beside(1.25, 1.0, odd)  # 0.8 s of work done in 1 s of flight, 0.1 s without one
+    ((size, busy),) = busy_all_reduces(ranks, [(100, middle([0.4]))])
+    assert size == 100 and busy.value == pytest.approx(1.0)  # as the last to join saw it
+    found = overlap(ranks, 100)
+    assert found is not None
+    # 9 passes of 0.1 s are 0.9; of 0.2 s there are 4 (of 4.5): 0.8 s, 0.7 beside the collective
+    assert found.value == pytest.approx((1 / 0.8 + 1 / 0.7) / 2)
+    ((_, never_less),) = busy_all_reduces(ranks, [(100, middle([3.0]))])
+    assert never_less.value == 3.0
+
+
+def test_cycles_start_the_next_collective_when_the_last_is_seen_complete() -> None:
+    now = [0.0]
+    lasts = iter((9.0, 1.0, 2.5, 4.0, 7.0))
+
+    class Flying:
+        def __init__(self) -> None:
+            self.end_s = now[0] + next(lasts)
+
+        def is_completed(self) -> bool:
+            return now[0] >= self.end_s
+
+        def completed_s(self) -> float:
+            return self.end_s
+
+        def wait(self) -> None:
+            now[0] += 0.25
+
+    def work() -> None:
+        now[0] += 1.0
+
+    found = cycles(work, Flying, repeats=3, warm_up=1, clock=lambda: now[0])
+    assert [(c.flight_s, c.computing_s, c.passes) for c in found] == [(1.0, 1.0, 1), (2.5, 3.0, 3), (4.0, 4.0, 4)]
+
+
+def test_short_passes_are_done_in_a_row_so_that_a_quota_is_seen() -> None:
+    assert in_a_row(0.0, [1e-9]) == 1 and in_a_row(0.1, [0.03, 0.5, 0.03]) == 4 and in_a_row(0.1, [0.2]) == 1
+    # half a core: five seconds of work, then five of standing still
+    clock = [0.0]
+
+    def work(size: int) -> None:
+        done = float(size)
+        while done > 0:
+            free = 5.0 - clock[0] % 10.0
+            step = min(done, free) if free > 0 else 0.0
+            done -= step
+            clock[0] += step if step else 10.0 - clock[0] % 10.0
+
+    how = {"repeats": 9, "warm_up": 1, "clock": lambda: clock[0], "barrier": lambda: None}
+    alone = rounds(work, [1], **how)[1]  # type: ignore[arg-type]
+    row = rounds(work, [1], least_s=100.0, **how)[1]  # type: ignore[arg-type]
+    assert sorted(alone)[4] == 1.0 and sorted(row)[4] == pytest.approx(2.0, rel=0.06)
 
 
 def test_the_payload_outlasts_the_pass_within_its_bound() -> None:
