@@ -24,6 +24,8 @@ from hetsim.runtime.state import Alarm
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
 
+MOST_EXCESS = 1e6  # a product with it stays a number whatever the tables say [our choice]
+
 
 @dataclass(eq=False, slots=True)
 class Flight:
@@ -59,7 +61,8 @@ class Beside:
         if key not in self.excess:
             alone_s = self.sim.fabric.all_reduce_seconds(self.sim.collectives.everybody, size_bytes)
             busy_s = table_seconds(self.table, size_bytes)
-            self.excess[key] = max(busy_s / alone_s - 1.0, 0.0) if alone_s > 0.0 else 0.0
+            excess = max(busy_s / alone_s - 1.0, 0.0) if alone_s > 0.0 else 0.0
+            self.excess[key] = min(excess, MOST_EXCESS)
         return self.excess[key]
 
     def changing(self) -> None:

@@ -108,6 +108,7 @@ network:
   intra_node: {bandwidth_gbit_per_s: 100.0, latency_us: 5.0}
   server: {bandwidth_gbit_per_s: 10.0}
   all_reduce_table: [{bytes: 1.0e6, seconds: 0.001}, {bytes: 1.0e8, seconds: 0.09}]
+  all_reduce_busy_table: [{bytes: 1.0e6, seconds: 0.004}]
   payload_share: 1.0
   overlap_slowdown: 1.05
 training: {global_batch_samples: 256, micro_batch_samples: 16, learning_rate: 0.05, lr_rule: none, momentum: 0.9,

@@ -236,6 +236,11 @@ CASES = {
         "p.yaml:3:40: workers[0].step_times_s[16]: must be greater than 0, not 0",
     ),
     "unsorted all-reduce table": (
+        ONE + "network: {all_reduce_busy_table: [{bytes: 2e6, seconds: 1}, {bytes: 1e6, seconds: 2}]}\n",
+        "p.yaml:4:69: network.all_reduce_busy_table[1].bytes: must be greater than the row before "
+        "(sort the rows by bytes, each once)",
+    ),
+    "unsorted table of all-reduces beside computation": (
         ONE + "network: {all_reduce_table: [{bytes: 2e6, seconds: 1}, {bytes: 1e6, seconds: 2}]}\n",
         "p.yaml:4:64: network.all_reduce_table[1].bytes: must be greater than the row before "
         "(sort the rows by bytes, each once)",
