@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,10 @@ class Checkpoint:
 
     def __str__(self) -> str:
         return f"update {self.update} in {self.folder}"
+
+    def share(self, rank: int) -> Path:
+        """The file of a rank."""
+        return _share(self.folder, self.update, rank)
 
 
 def write_share(folder: str | Path, update: int, rank: int, state: Mapping[str, Any]) -> Path:
@@ -108,17 +113,34 @@ def last_checkpoint(folder: str | Path) -> str:
 
 def read_share(checkpoint: Checkpoint, rank: int, device: str | torch.device = "cpu") -> dict[str, Any]:
     """What `rank` wrote, its tensors on `device`. Raises UsageError where it cannot be read."""
-    path = _share(checkpoint.folder, checkpoint.update, rank)
+    path = checkpoint.share(rank)
     try:
         said = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # whatever torch raises for a file that is not its own, or holds more than data
-        raise UsageError(f"{path}: not a share of a checkpoint ({error})") from None
-    if not isinstance(said, dict) or "version" not in said:
+        raise UsageError(f"{path}: not a share of a checkpoint ({unreadable(error)})") from None
+    if not isinstance(said, dict) or not {"version", "update", "rank", "state"} <= set(said):
         raise UsageError(f"{path}: not a share of a checkpoint")
     _check_version(path, said["version"])
     if (said["update"], said["rank"]) != (checkpoint.update, rank):
         raise UsageError(f"{path}: is the share of rank {said['rank']} after update {said['update']}")
-    return dict(said["state"])
+    with blaming(path):
+        return dict(said["state"])
+
+
+def unreadable(error: Exception) -> str:
+    """Why torch.load refused a file, in a line; torch's own advice would be to run what is in it."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds something else than tensors and plain values, or is cut short; nothing in it was run"
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Turn what a damaged share brings about while it is taken up into a UsageError that names the file."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise UsageError(f"{path}: damaged ({type(error).__name__}: {(str(error).splitlines() or [''])[0]})") from None
 
 
 def prune(folder: str | Path, keep: int = KEEP) -> None:

@@ -161,13 +161,15 @@ def read_parameters(folder: str | Path) -> Tensor | None:
     """Where a run ended; None where the folder does not hold it. Raises UsageError for a file that is no vector of parameters."""
     import torch
 
+    from abs_sgd.checkpoint import unreadable
+
     path = Path(folder) / PARAMETERS
     if not path.is_file():
         return None
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever torch raises for a file that is not its own, or holds more than data
-        raise UsageError(f"{path}: holds no parameters ({_first_line(error)})") from None
+        raise UsageError(f"{path}: holds no parameters ({unreadable(error)})") from None
     if not isinstance(found, torch.Tensor) or found.dim() != 1 or not found.is_floating_point():
         raise UsageError(f"{path}: holds no parameters")
     return found

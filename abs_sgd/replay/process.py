@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from abs_sgd.checkpoint import CHECKPOINTS, newest, prune, read_share, seal, state_of, write_share
+from abs_sgd.checkpoint import CHECKPOINTS, blaming, newest, prune, read_share, seal, state_of, write_share
 from abs_sgd.devices import FOREVER
 from abs_sgd.processes import leave_word
 from abs_sgd.replay.cuts import Cut, cuts
@@ -133,9 +133,10 @@ class _Process:
         if found is None or found.update != self.job.resume:
             raise RuntimeError(f"the checkpoint of update {self.job.resume} is gone")
         held = read_share(found, self.rank, self.job.devices[self.rank])
-        self.run.take_up(held)
-        cut = Cut(update=found.update, row=int(found.meta["row"]), time_s=float(found.meta["time_s"]))
-        return cut, float(held["wall_s"])
+        with blaming(found.share(self.rank)):
+            self.run.take_up(held)
+            cut = Cut(update=found.update, row=int(found.meta["row"]), time_s=float(found.meta["time_s"]))
+            return cut, float(held["wall_s"])
 
     def _finish(self, wall_s: float) -> None:
         run, final = self.run, self.orders.final[self.rank]

@@ -147,6 +147,8 @@ class Keeper:
         held = kept.held
         device = live.wire.device
         states = {number: state_of(_moved(plain, device)) for number, plain in held["states"].items()}
+        if any(state.parameters_P.shape != live.model.parameters_P.shape for state in states.values()):
+            raise ValueError("other parameters than the model's")
         versions = {number: Version(number, state) for number, state in states.items()}
         live.version, live.point, live.anchor = (versions[held[name]] for name in ("version", "point", "anchor"))
         live.made, live.updates, live.slots = held["made"], held["updates"], held["slots"]

@@ -54,7 +54,7 @@ class Keeping:
         if found is None or found.update != self.resume:
             raise UsageError(f"{self.folder}: the checkpoint of update {self.resume} is gone")
         check_same(found, self.run, world)
-        return Kept(read_share(found, rank))
+        return Kept(read_share(found, rank), found.share(rank))
 
 
 def check_same(found: Checkpoint, run: Mapping[str, Any], world: int) -> None:
@@ -76,6 +76,7 @@ class Kept:
     """One rank's share of a checkpoint."""
 
     held: dict[str, Any]
+    path: Path
 
     @property
     def time_s(self) -> float:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from abs_sgd.checkpoint import blaming
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import stopwatch
 from abs_sgd.runtime.computing import numbers_of
@@ -167,7 +168,8 @@ def run_rank(
             dispenser = SampleDispenser(claim, task.samples, budget, holes=holes, base=claimed, held=held)
             live = LiveRank(dispenser=dispenser, keeper=keeper, **common)
             if keeper is not None and kept is not None:
-                keeper.resume(live, kept)
+                with blaming(kept.path):
+                    keeper.resume(live, kept)
         else:
             common["connect"] = partial(Post, group=group, elements=wire.elements, dtype=wire.dtype)
             if rank < cluster.n:
@@ -276,7 +278,11 @@ def _warm_up(model: FlatModel, task: Task, rule: UpdateRule, seed: int, samples:
 
 def _agreed(kept: Kept | None, rank: int) -> tuple[float, list[Range], int]:
     """Where a run goes on, the same for all: the clock, the samples claimed and lost, and how far the data were claimed."""
-    return together(_gather(kept.account(rank))) if kept else (0.0, [], 0)
+    if kept is None:
+        return 0.0, [], 0
+    with blaming(kept.path):
+        account = kept.account(rank)
+    return together(_gather(account))
 
 
 def _from_server(state: State, server: int) -> State:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def resolve(name: str) -> Callable[[], Any]:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise UsageError(f"{name}: cannot import {module_name}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"{name}: cannot import {module_name}: {_what(error)}") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -59,6 +62,19 @@ def resolve(name: str) -> Callable[[], Any]:
     if not callable(found):
         raise UsageError(f"{name}: {module_name} has no function {function_name}")
     return found  # type: ignore[no-any-return]
+
+
+def _what(error: Exception) -> str:
+    """What went wrong in a user's code, and where."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        raise UsageError(f"{name}: raised {_what(error)}") from error
 
 
 def is_separable(build: Callable[[], nn.Module], model: nn.Module) -> bool:
@@ -77,10 +93,10 @@ def user_task(
 ) -> Task:
     """The task of a user's `model` and `dataset`. Raises UsageError where they are not what this module's text says."""
     build, data = resolve(model), resolve(dataset)
-    example = build()
+    example = _called(model, build)
     if not isinstance(example, nn.Module):
         raise UsageError(f"{model}: returned {type(example).__name__}, not a torch.nn.Module")
-    parts = data()
+    parts = _called(dataset, data)
     if not isinstance(parts, tuple | list) or len(parts) != 2:
         raise UsageError(f"{dataset}: must return (train, held_out)")
     train, held_out = parts

@@ -134,9 +134,20 @@ def test_a_share_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match="not a share of a checkpoint"):
         read_share(found, 0)
     (tmp_path / "update-000000001.rank-0.pt").write_bytes(pickle.dumps(_Runs(), protocol=2))
-    with pytest.raises(UsageError, match="not a share of a checkpoint"):
+    with pytest.raises(UsageError, match="not a share of a checkpoint") as caught:
         read_share(found, 0)
+    assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)  # torch's advice: run it
     assert not proof.exists()
+
+
+@pytest.mark.parametrize("said", [{"version": 1}, {"version": 1, "update": 1, "rank": 0, "state": [1]}])
+def test_a_share_that_lacks_something_is_named(tmp_path: Path, said: dict[str, object]) -> None:
+    write_all(tmp_path, 1, world=1)
+    found = newest(tmp_path)
+    assert found is not None
+    torch.save(said, found.share(0))
+    with pytest.raises(UsageError, match=r"update-000000001\.rank-0\.pt: (not a share|damaged)"):
+        read_share(found, 0)
 
 
 def test_a_share_under_another_ones_name_is_refused(tmp_path: Path) -> None:

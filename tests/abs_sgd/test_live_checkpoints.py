@@ -344,7 +344,7 @@ def test_shares_are_put_together_by_the_latest_clock_and_the_farthest_claim() ->
         held = {"reach": reach, "time_s": time_s, "ranges": ranges}
         nothing = {"rows": torch.empty(0, dtype=torch.uint8), "polls": torch.empty(0, dtype=torch.uint8)}
         none = {"seen": torch.empty(0, 2), "outcomes": torch.empty(0, dtype=torch.float64)}
-        return Kept({**held, **nothing, **none}).account(0)
+        return Kept({**held, **nothing, **none}, Path()).account(0)
 
     assert together([account(8, 2.0, [(0, 3)]), account(12, 1.5, [(4, 4)])]) == (2.0, [(3, 1), (8, 4)], 12)
     assert together([account(0, 0.0, [])]) == (0.0, [], 0)

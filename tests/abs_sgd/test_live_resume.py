@@ -20,6 +20,7 @@ import torch
 from live_clusters import FLOAT64, RULE, deviation, two_workers
 
 from abs_sgd import workloads
+from abs_sgd.checkpoint import CHECKPOINTS, newest, seal
 from abs_sgd.launch import LiveRun, RankFailedError, launch
 from abs_sgd.runtime.run import Pacing
 from hetsim.algorithms import make
@@ -130,6 +131,23 @@ def test_what_was_learned_is_kept_and_a_new_start_is_by_hand(tmp_path: Path) -> 
     }  # by transfer and rank
     assert batches[0, 0] == batches[0, 1] == 12
     assert batches[update, 0] >= 16  # 4 : 1 would be 19.2 : 4.8
+
+
+def test_a_share_that_does_not_fit_is_named_and_nobody_hangs(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"rule": RULE, "folder": tmp_path, "updates": 2 * EVERY}
+    launch(two_workers(SPEEDS), "abs-sgd", checkpoint_every=EVERY, **settings)
+    found = newest(tmp_path / CHECKPOINTS)
+    assert found is not None
+    path = found.share(1)
+    said = torch.load(path, weights_only=True)
+    for state in said["state"]["states"].values():
+        state["parameters_P"] = torch.zeros(3)
+    torch.save(said, path)
+    seal(path.parent, found.update, 2, found.meta)
+    with pytest.raises(
+        RankFailedError, match=r"rank 1 .*\.rank-1\.pt: damaged \(ValueError: other parameters than the model's\)"
+    ):
+        launch(two_workers(SPEEDS), "abs-sgd", resume=True, **settings)
 
 
 MATRIX: list[tuple[str, dict[str, Any]]] = [

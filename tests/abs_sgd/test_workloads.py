@@ -206,6 +206,9 @@ model.separable = True
 def bad_model():
     return 3
 
+def raises():
+    return 1 / 0
+
 def normed():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 normed.separable = True
@@ -280,6 +283,8 @@ def test_batchnorm_is_never_separable_whatever_is_declared(own: str) -> None:
         ("missing", "dataset", "has no function missing"),
         ("model", "nothing", "must return"),
         ("model", "uneven", "3 inputs but 2 targets"),
+        ("raises", "dataset", r"raised ZeroDivisionError: .* \(.*\.py:\d+\)"),
+        ("model", "raises", r"raised ZeroDivisionError: .* \(.*\.py:\d+\)"),
     ],
 )
 def test_a_users_mistakes_are_named(own: str, model: str, dataset: str, message: str) -> None:
