@@ -60,10 +60,10 @@ def compare(
     (['s-sgd', 'abs-sgd'], 's-sgd')
     """
     chosen = contenders(algorithms)
-    task = _task(cluster, predictor, target)
+    task = task_of(cluster, predictor, target)
     for contender in chosen:
         contender.algorithm(task.cluster.options)  # a bad combination of options is told before anything runs
-    numbers = _seeds(task.cluster.training.seeds if seeds is None else seeds, seed)
+    numbers = seed_numbers(task.cluster.training.seeds if seeds is None else seeds, seed)
     entries, crossings = _run(task, chosen, numbers, job_count(jobs), progress)
     rows = _rows(task, chosen, entries, crossings, len(numbers))
     winner = clear_winner(rows, len(numbers))
@@ -88,7 +88,8 @@ def compare(
     )
 
 
-def _task(cluster: Any, predictor: str | Predictor, target: float | None) -> Task:
+def task_of(cluster: Any, predictor: str | Predictor, target: float | None) -> Task:
+    """What every piece of a comparison needs. Raises UsageError for a target that cannot be."""
     resolved: Cluster = cluster if isinstance(cluster, Cluster) else cluster.cluster()
     if target is not None:
         if not target > 0:
@@ -105,7 +106,8 @@ def _task(cluster: Any, predictor: str | Predictor, target: float | None) -> Tas
     return Task(source=cluster, cluster=resolved, predictor=predictor, target=wanted)
 
 
-def _seeds(count: int, first: int) -> tuple[int, ...]:
+def seed_numbers(count: int, first: int) -> tuple[int, ...]:
+    """The seeds of a comparison. Raises UsageError below one."""
     if count < 1:
         raise UsageError(f"{count} seeds: at least one is needed")
     return tuple(first + SEED_STRIDE * i for i in range(count))

@@ -47,6 +47,15 @@ class Node:
     size: int = 1
     height: int = 1
 
+    def copy(self) -> Node:
+        """The same tree, to be changed on its own."""
+        value = self.value
+        if isinstance(value, dict):
+            value = {key: child.copy() for key, child in value.items()}
+        elif isinstance(value, list):
+            value = [child.copy() for child in value]
+        return Node(value, self.mark, self.key_mark, self.size, self.height)
+
     def plain(self) -> Any:
         """The same tree as plain dicts, lists and scalars."""
         if isinstance(self.value, dict):

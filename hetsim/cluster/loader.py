@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hetsim.cluster.checks import check
 from hetsim.cluster.document import MAX_PROBLEMS, MAX_TEXT_BYTES, Node, parse_document
-from hetsim.cluster.overrides import apply_override, forget_sources
+from hetsim.cluster.overrides import apply_override, apply_value, forget_sources
 from hetsim.cluster.profile import SCHEMA_VERSION, Profile
 from hetsim.cluster.shipped import DEFAULT_PROFILE, shipped_paths
 from hetsim.cluster.traces import inline_traces
@@ -44,14 +44,14 @@ def profile_tree(profile: Profile) -> Node:
     return parse_document(profile.to_yaml(), profile.name)
 
 
-def rebuilt(tree: Node, overrides: Sequence[str], *, name: str, flag: str) -> Profile:
-    """The profile of `profile_tree` with other values, checked like one from a file; the tree stays as it is.
+def rebuilt(tree: Node, values: Mapping[str, Any], *, name: str, flag: str) -> Profile:
+    """The profile of `profile_tree` with other values by path, checked like one from a file; the tree stays as it is.
 
     `name` and `flag` stand for the file and for `--set` in messages. Raises ProfileError.
     """
-    root = copy.deepcopy(tree)
-    for override in overrides:
-        apply_override(root, override, flag)
+    root = tree.copy()
+    for field, value in values.items():
+        apply_value(root, field, value, flag)
     return _validated(root, name, trusted=True)
 
 

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from hetsim.cluster.document import Key, Mark, Node, Path, parse_document
 from hetsim.errors import Problem, ProfileError, nearest
 
 
-def apply_override(root: Node, text: str, flag: str = "--set") -> None:
+def apply_override(root: Node, text: str) -> None:
     """Sets one field of the tree; workers by position (`workers.2.gpu`) or by name (`workers.c.gpu`).
 
     Raises ProfileError, which names the flag.
     """
-    flag = f"{flag} {text}" if len(text) <= 100 else f"{flag} {text[:97]}..."
+    flag = _shortened(f"--set {text}")
     dotted, equals, value_text = text.partition("=")
-    parts = [part.strip() for part in dotted.split(".")]
-    if not equals or not all(parts):
+    if not equals:
         raise ProfileError(flag, [Problem("", "must read path.to.key=value")])
-    value = parse_document(value_text, flag)
+    set_field(root, dotted, parse_document(value_text, flag), flag)
+
+
+def apply_value(root: Node, dotted: str, value: Any, flag: str) -> None:
+    """The same for a plain value."""
+    flag = _shortened(f"{flag} {dotted}={json.dumps(value)}")
+    scalar = value is None or isinstance(value, str | int | float)
+    set_field(root, dotted, Node(value, Mark(flag)) if scalar else parse_document(json.dumps(value), flag), flag)
+
+
+def _shortened(flag: str) -> str:
+    return flag if len(flag) <= 106 else f"{flag[:103]}..."
+
+
+def set_field(root: Node, dotted: str, value: Node, flag: str) -> None:
+    """Put `value` where the path leads; `flag` stands for its place in messages."""
+    parts = [part.strip() for part in dotted.split(".")]
+    if not all(parts):
+        raise ProfileError(flag, [Problem("", "must read path.to.key=value")])
     _mark_all(value, Mark(flag))
     node = root
     done: list[Key] = []

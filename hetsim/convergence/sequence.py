@@ -103,11 +103,13 @@ def run_sequence(
     parts: list[Losses] = []
     for at in range(0, len(learning_rate), part):
         chosen = slice(at, at + part)
-        parts.append(_Run(plan, quadratic, learning_rate[chosen], momentum[chosen], rule).run())
+        parts.append(SequenceRun(plan, quadratic, learning_rate[chosen], momentum[chosen], rule).run())
     return Losses.joined(parts)
 
 
-class _Run:
+class SequenceRun:
+    """The recursion over one plan."""
+
     def __init__(self, plan: Plan, quadratic: Quadratic, learning_rate: Floats, momentum: Floats, rule: Rule) -> None:
         self.plan, self.quadratic, self.decay, self.nesterov = plan, quadratic, rule.weight_decay, rule.nesterov
         settings, nodes = len(learning_rate), len(quadratic)
@@ -116,13 +118,12 @@ class _Run:
         self.moments = Moments(plan.rows, settings * nodes)
         self.moments.start(plan.x[0], np.tile(quadratic.start, settings))
         self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, rule)
+        self.shares_change = bool(plan.share_change.any())
         self.gain = 1.0 + self.beta if rule.nesterov else np.ones_like(self.beta)  # of the gradient in the step
         self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
 
     def run(self) -> Losses:
         plan, watch, weight = self.plan, self.watch, self.quadratic.weight
-        uses_gradient = plan.gradient is not None
-        shares_change = bool(plan.share_change.any())
         power = self.quadratic.noise_power
         since = 1
         with np.errstate(over="ignore", invalid="ignore"):
@@ -130,17 +131,7 @@ class _Run:
                 c = self.c
                 if power:
                     c = c * np.repeat(self.quadratic.noise_factor(watch.loss[k, watch.alive]), len(weight))
-                noise = plan.noise[k] * c
-                if shares_change:
-                    noise = noise + plan.share_change[k] * self._deviation_noise(k, c)
-                made = plan.made.get(k, ())
-                for point in made:
-                    if point.rule == PointRule.LOOK_AHEAD:
-                        self._look_ahead(k, point)
-                if uses_gradient:
-                    self._step_through_gradient(k, noise, made)
-                else:
-                    self._step(k, noise)
+                self.update(k, c)
                 x = plan.x[k + 1]
                 watch.record(k + 1, self.moments.C[x, x], weight)
                 if (k + 1) % CHECK_EVERY == 0 or k + 1 == len(plan):
@@ -152,6 +143,21 @@ class _Run:
                         watch.length[watch.alive] = k + 2
                         break
         return watch.result()
+
+    def update(self, k: int, c: Floats) -> None:
+        """Update k of the plan, with gradient noise of variance `c` per sample."""
+        plan = self.plan
+        noise = plan.noise[k] * c
+        if self.shares_change:
+            noise = noise + plan.share_change[k] * self._deviation_noise(k, c)
+        made = plan.made.get(k, ())
+        for point in made:
+            if point.rule == PointRule.LOOK_AHEAD:
+                self._look_ahead(k, point)
+        if plan.gradient is not None:
+            self._step_through_gradient(k, noise, made)
+        else:
+            self._step(k, noise)
 
     def _keep(self, columns: NDArray[np.bool_]) -> None:
         for name in ("lr", "beta", "h", "c", "gain", "deviation"):

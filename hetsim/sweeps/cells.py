@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetsim.cluster.loader import profile_tree, rebuilt
@@ -14,8 +14,6 @@ from hetsim.errors import UsageError
 from hetsim.labels import parse
 from hetsim.sweeps.design import points
 from hetsim.sweeps.spec import SweepSpec
-
-_WORDS = ("name", "description", "sources")  # of a cluster: no figure depends on them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +34,8 @@ def cells(spec: SweepSpec) -> Iterator[Cell]:
     tree = profile_tree(spec.profile)
     chosen = [parse(label) for label in spec.labels]
     for index, values in enumerate(points(spec.axes, spec.latin)):
-        stated = [f"{field}={json.dumps(value)}" for field, value in zip(spec.fields, values, strict=True)]
-        where = f"cell {index} ({', '.join(stated)})"
+        stated = dict(zip(spec.fields, values, strict=True))
+        where = f"cell {index} ({', '.join(f'{field}={json.dumps(value)}' for field, value in stated.items())})"
         cluster = rebuilt(tree, stated, name=where, flag="sweep").cluster()
         try:
             for contender in chosen:
@@ -48,8 +46,7 @@ def cells(spec: SweepSpec) -> Iterator[Cell]:
 
 
 def _key(spec: SweepSpec, cluster: Cluster) -> str:
-    content = asdict(cluster)
-    for word in _WORDS:
-        del content[word]
+    """Of the numbers: name, description and sources of a cluster are words on which no figure depends."""
+    numbers = replace(cluster, name="", description="", sources={})
     how = (spec.labels, spec.predictor, spec.method, spec.seeds, spec.seed)
-    return hashlib.sha256(json.dumps([content, how], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(repr((numbers, how)).encode()).hexdigest()
