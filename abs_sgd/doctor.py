@@ -15,7 +15,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
-from abs_sgd import namespaces
+from abs_sgd import cpu_shares, namespaces
 
 TORCH_LIMIT_S = 60.0  # a first import from a cold disk takes up to half a minute [our choice]
 NVIDIA_LIMIT_S = 10.0
@@ -55,6 +55,7 @@ def examine() -> tuple[Check, ...]:
         _package("streamlit", "streamlit", "hetsim app, the explorer, which is not in this version", "app"),
         _browser(),
         *_links(),
+        _shares(),
     ]
     return (*before, *_torch(asking, gpus), gpus, *after)
 
@@ -190,6 +191,14 @@ def _links() -> Iterator[Check]:
     for lack in probe.lacks:
         yield Check(name="shaped links", ok=False, found=lack.what, disables=disables, remedy=lack.remedy)
     yield from _left_over()
+
+
+def _shares() -> Check:
+    probe = cpu_shares.probe()
+    disables = "ranks with unequal shares of the cores (calibrate, validate --unpaced --cpu-shares)"
+    remedy = "run as root on Linux, where control groups can be written to"
+    found = "root, control groups with quotas of cores" if probe.ok else None
+    return _check("shares of cores", found, probe.reason, disables, remedy)
 
 
 def _left_over() -> Iterator[Check]:

@@ -16,7 +16,18 @@ import pytest
 from abs_sgd import doctor, namespaces
 from hetsim.cli import main
 
-ALWAYS = ["python", "cores", "memory", "torch", "gpus", "scikit-learn", "streamlit", "browser", "shaped links"]
+ALWAYS = [
+    "python",
+    "cores",
+    "memory",
+    "torch",
+    "gpus",
+    "scikit-learn",
+    "streamlit",
+    "browser",
+    "shaped links",
+    "shares of cores",
+]
 CPU_TORCH = {"version": "2.9.1", "cuda_build": None, "cuda": False, "gloo": True, "nccl": False}
 
 
@@ -29,6 +40,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with Python and nothing else."""
     monkeypatch.setattr(doctor, "find_spec", lambda module: None)
     monkeypatch.setattr(shutil, "which", lambda program, **more: None)
+    monkeypatch.setattr(doctor.cpu_shares, "probe", lambda: doctor.cpu_shares.Probe(False, "no control groups"))
 
 
 @pytest.fixture
@@ -50,7 +62,7 @@ def test_a_bare_machine_gets_advice_for_each_absence(bare: None, capsys: pytest.
     assert document["schema_version"] == 1
     rows = {row["name"]: row for row in document["checks"]}
     assert list(rows) == ALWAYS
-    for name in ("torch", "gpus", "scikit-learn", "streamlit", "browser", "shaped links"):
+    for name in ("torch", "gpus", "scikit-learn", "streamlit", "browser", "shaped links", "shares of cores"):
         assert not rows[name]["ok"] and rows[name]["disables"] and rows[name]["remedy"], name
     assert rows["torch"]["remedy"] == "pip install 'hetsim[train]'"
     assert rows["streamlit"]["remedy"] == "pip install 'hetsim[app]'"
