@@ -18,7 +18,7 @@ from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
 from abs_sgd.runtime.clock import Stopwatch, Time
-from abs_sgd.runtime.computing import Passes
+from abs_sgd.runtime.computing import Passes, spread
 from abs_sgd.runtime.noise import NoiseLog, squared_norm
 from abs_sgd.runtime.pacing import Pace
 from abs_sgd.runtime.record import RankLog
@@ -137,21 +137,20 @@ class LiveRank:
         if command.stream:
             self.stream = self._stream(self.sum_P, while_computing=self.pace is None)
         start = begun = self.watch.mark()
-        for first, count in ranges:
-            last = (first, count) == ranges[-1]
-            self.passes.add(first, count, self.sum_P[: self.wire.size], self.stream if last else None)
-            if self.pace is not None and last:
-                now_s = self.watch.settle()
-                if self.stream is None:
-                    self.pace.keep(total, float(start), now_s)
-                else:
-                    self.pace.keep(total, float(start), now_s, self.stream.left[:-1], self.stream.send)
-            end = self.watch.mark()
-            point, slot = self.point.number, self.slot
-            self.log.add(Kind.GRAD, begun, end, state=point, slot=slot, samples=count, first=first)
-            begun = end
+        ends = self.passes.all(ranges, self.sum_P[: self.wire.size], self.stream, self.watch.mark)
+        if self.pace is not None:
+            now_s = self.watch.settle()
+            if self.stream is None:
+                self.pace.keep(total, float(start), now_s)
+            else:
+                self.pace.keep(total, float(start), now_s, self.stream.left[:-1], self.stream.send)
+            ends[-1] = self.watch.mark()
+        point, slot = self.point.number, self.slot
+        for (first, count), until in zip(ranges, spread(start, ends, ranges), strict=True):
+            self.log.add(Kind.GRAD, begun, until, state=point, slot=slot, samples=count, first=first)
+            begun = until
         self.held += total
-        return self.watch.computed(total, start, begun)
+        return self.watch.computed(total, start, ends[-1])
 
     def _stream(self, buffer_P: Tensor, *, while_computing: bool) -> Stream:
         if self.rule in PREDICTED_FROM_OWN:

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_clusters import two_workers
 
+from abs_sgd import workloads
+from abs_sgd.gradients import FlatModel
+from abs_sgd.runtime.computing import Passes, spread
 from abs_sgd.runtime.pacing import ALLOWANCE_S, Pace, TooSlowError, lateness
 from abs_sgd.runtime.record import RankLog, merge
 from abs_sgd.runtime.run import schedule_of
@@ -286,3 +289,21 @@ def test_late_passes_are_counted_from_the_schedule_alone() -> None:
     )  # 1.2 s for a batch in two pieces; 1.1 s is within the tolerance
     assert found["w0"].worst_s == pytest.approx(0.1 - ALLOWANCE_S)
     assert (found["w1"].passes, found["w1"].late, found["w1"].worst_s) == (2, 0, 0.0)
+
+
+# ---- a batch that lies in several ranges ---------------------------------------------------------------------------------
+
+
+def test_ranges_in_one_pass_give_the_sum_of_their_passes_and_share_its_time() -> None:
+    task = workloads.get("digits-cnn", dtype=torch.float64)
+    model = FlatModel(task.make_model(0))
+    ranges = [(5, 3), (100, 9), (300, 4)]
+    clock = iter((10.0, 20.0, 30.0))
+    sums = [torch.zeros_like(model.parameters_P) for _ in range(2)]
+    assert Passes(task, model, 0, None).all(ranges, sums[0], None, lambda: next(clock)) == [10.0]
+    apart = Passes(dataclasses.replace(task, separable=False), model, 0, None)
+    assert apart.all(ranges, sums[1], None, lambda: next(clock, 40.0)) == [20.0, 30.0, 40.0]
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-12, atol=1e-12)
+    assert Passes(task, model, 0, 15).all(ranges, sums[0], None, lambda: 0.0) == [0.0] * 3  # more than memory allows
+    assert [float(end) for end in spread(2.0, [10.0], ranges)] == [2 + 8 * 3 / 16, 2 + 8 * 12 / 16, 10.0]
+    assert spread(2.0, [5.0, 6.0, 7.0], ranges) == [5.0, 6.0, 7.0]
