@@ -113,7 +113,9 @@ def sweep(
         found = run(spec, jobs=jobs, backend=backend, folder=output, force=force, progress=progress)
     if output is not None:
         said = (
-            "was complete already" if not found.computed else f"wrote {output} ({found.computed:,} cells computed now)"
+            "was complete already"
+            if not found.computed
+            else f"wrote {output} ({found.computed:,} cells computed now; report.html opens in a browser)"
         )
         say(said)
     if as_json:

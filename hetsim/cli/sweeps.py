@@ -51,6 +51,8 @@ def estimate(expected: Estimate) -> list[Any]:
 
 def summary(sweep: Sweep) -> list[Any]:
     """Who wins where, and where what is not a baseline pays."""
+    from hetsim.sweeps.page import steady_note
+
     found = sweep.summary()
     out: list[Any] = [_wins(found)]
     if found.nobody:
@@ -59,7 +61,8 @@ def summary(sweep: Sweep) -> list[Any]:
         out += ["", _gains(found.gains), ""]
     if sweep.spec.cells > 1:
         out += [_trend(trend) for trend in found.trends]
-    return out
+    note = steady_note(sweep.table)
+    return [*out, *(["", note] if note else [])]
 
 
 def _wins(found: Summary) -> Table:

@@ -5,6 +5,7 @@
     sweep.json      fingerprint, versions, and the command that gives the same; `complete` once everything is there
     cells/          shards: Parquet files with the cells done so far, gone at the end
     sweep.parquet   one row for every cell and algorithm
+    report.html     who wins, where ABS-SGD pays, a map of it
 
 Every file is written under a temporary name and renamed, so that a sweep killed at any moment goes on from its last shard.
 """
@@ -27,7 +28,14 @@ from hetsim.sweeps.table import TABLE_VERSION, read_shard, shard_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STATE, SPEC, PROFILE, CELLS, TABLE = "sweep.json", "spec.yaml", "profile.yaml", "cells", "sweep.parquet"
+STATE, SPEC, PROFILE, CELLS, TABLE, REPORT = (
+    "sweep.json",
+    "spec.yaml",
+    "profile.yaml",
+    "cells",
+    "sweep.parquet",
+    "report.html",
+)
 
 
 def all_versions() -> dict[str, str]:
@@ -162,9 +170,16 @@ class Folder:
             return None
 
     def finish(self, table: pa.Table) -> None:
-        """Write the whole table, then say so, then let the shards go."""
+        """Write the whole table and its page, then say so, then let the shards go."""
+        from hetsim.sweeps.page import report_html
+
         with writing.told(self.path):
             _write(table, self.path / TABLE)
+            with writing.new_file(self.path / REPORT) as temporary:
+                document = self._document(complete=True)
+                writing.write_text(
+                    temporary, report_html(table, self.spec.fields, document, self.spec.profile.to_yaml())
+                )
             with writing.new_file(self.path / STATE) as temporary:
                 writing.write_json(temporary, self._document(complete=True))
             shutil.rmtree(self.path / CELLS, ignore_errors=True)

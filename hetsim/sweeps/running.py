@@ -41,6 +41,12 @@ class Sweep:
 
         return summarise(self.table, self.spec.fields)
 
+    def plot(self, algorithm: str = "abs-sgd") -> Any:
+        """Speed of one algorithm over the best baseline, over two fields, as a plotly figure; None where nothing can be drawn."""
+        from hetsim.sweeps.page import speedup_map
+
+        return speedup_map(self.table, self.spec.fields, algorithm)
+
     def rows(self) -> Rows:
         """The table as plain rows."""
         found: Rows = self.table.to_pylist()

@@ -47,7 +47,7 @@ def test_a_grid_prints_who_wins_and_writes_a_folder(capsys: pytest.CaptureFixtur
         tmp_path / "out",
     ]
     code, out, err = run(capsys, *command)
-    assert code == 0 and "3 cells × 2 algorithms" in err and "(3 cells computed now)" in err
+    assert code == 0 and "3 cells × 2 algorithms" in err and "(3 cells computed now; report.html" in err
     for text in ("fastest", "best baseline", "median", "by network.bandwidth_gbit_per_s: 1: "):
         assert text in " ".join(out.split())
     table = pq.read_table(tmp_path / "out" / "sweep.parquet")

@@ -37,7 +37,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_folder_holds_everything_and_nothing_else(whole: Path) -> None:
-    assert {p.name for p in whole.iterdir()} == {"spec.yaml", "profile.yaml", "sweep.json", "sweep.parquet"}
+    assert {p.name for p in whole.iterdir()} == {
+        "spec.yaml",
+        "profile.yaml",
+        "sweep.json",
+        "sweep.parquet",
+        "report.html",
+    }
     state = json.loads((whole / "sweep.json").read_text(encoding="utf-8"))
     assert state["complete"] and state["cells"] == 6 and state["algorithms"] == LABELS
     assert {"hetsim", "numpy", "simpy", "scipy"} <= state["versions"].keys()
