@@ -26,9 +26,9 @@ def steady_note(table: pa.Table) -> str:
     if not steady:
         return ""
     return (
-        f"{steady:,} of {table.num_rows:,} rows are from the steady state of a short run: times to target within about 1 % of hetsim "
-        "compare's where batches are fixed, a few per cent where batches or delays vary (docs/sweeps.md); --method full computes every "
-        "cell as compare does."
+        f"{steady:,} of {table.num_rows:,} rows are from the steady state of a short run. In ten cells that were checked against hetsim "
+        "compare, times to target differed by at most 1.4 % in the median of an algorithm and by 9 % at most (docs/sweeps.md). "
+        "--method full computes every cell as compare does."
     )
 
 
