@@ -1,4 +1,4 @@
-"""The largest curvatures of a training loss at a point, by products of the Hessian with vectors.
+"""The largest curvatures of a training loss, at a point or in the mean of several, by products of the Hessian with vectors.
 
 H v is the gradient of g·v (Pearlmutter 1994): two backward passes, no matrix. Lanczos on these products (scipy's `eigsh`, ARPACK) gives the
 largest eigenvalues; a plain power iteration would need one over the relative gap between the first two, which in networks is small.
@@ -6,7 +6,7 @@ largest eigenvalues; a plain power iteration would need one over the relative ga
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -44,30 +44,39 @@ def hessian_product(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Ca
     return product
 
 
-def largest_curvatures(task: Task, model: nn.Module, batch: Batch, *, count: int = 1, seed: int = 0) -> Floats:
-    """The `count` largest eigenvalues of the Hessian of the mean loss over `batch`, descending, to 1 %.
+def largest_curvatures(
+    task: Task, models: Sequence[nn.Module], batch: Batch, *, count: int = 1, seed: int = 0
+) -> Floats:
+    """The `count` largest eigenvalues of the Hessian of the mean loss over `batch`, descending, to 1 %; of several models of one shape,
+    those of their mean Hessian.
 
-    `seed` draws the start vector. The model is in training mode meanwhile, as it is where gradients are taken. Raises UsageError where
+    `seed` draws the start vector. Models are in training mode meanwhile, as they are where gradients are taken. Raises UsageError where
     Lanczos does not converge or the loss is not finite."""
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
-    was_training = model.training
-    model.train()
+    was_training = [model.training for model in models]
     samples = len(batch[1])
     try:
-        product = hessian_product(model, lambda m: task.loss_sum(m, batch) / samples)
-        size = sum(p.numel() for p in model.parameters() if p.requires_grad)
-        start = np.random.default_rng(seed).standard_normal(size)
-        if not np.all(np.isfinite(product(start))):
-            raise UsageError("the curvature is not finite here: the training has diverged")
-        if size <= count + 1:  # ARPACK wants more dimensions than eigenvalues
-            matrix = np.stack([product(row) for row in np.eye(size)])
-            return np.asarray(np.linalg.eigvalsh(0.5 * (matrix + matrix.T))[::-1][:count])
-        operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
-        try:
-            values = eigsh(operator, k=count, which="LA", v0=start, tol=TOLERANCE, return_eigenvectors=False)
-        except ArpackNoConvergence as error:
-            raise UsageError("the largest curvature was not found: Lanczos did not converge") from error
+        for model in models:
+            model.train()
+        products = [hessian_product(model, lambda m: task.loss_sum(m, batch) / samples) for model in models]
+        size = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
+        return _largest(lambda v: np.mean([product(v) for product in products], axis=0), size, count, seed)
     finally:
-        model.train(was_training)
+        for model, before in zip(models, was_training, strict=True):
+            model.train(before)
+
+
+def _largest(product: Callable[[Floats], Floats], size: int, count: int, seed: int) -> Floats:
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    start = np.random.default_rng(seed).standard_normal(size)
+    if not np.all(np.isfinite(product(start))):
+        raise UsageError("the curvature is not finite here: the training has diverged")
+    if size <= count + 1:  # ARPACK wants more dimensions than eigenvalues
+        matrix = np.stack([product(row) for row in np.eye(size)])
+        return np.asarray(np.linalg.eigvalsh(0.5 * (matrix + matrix.T))[::-1][:count])
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    try:
+        values = eigsh(operator, k=count, which="LA", v0=start, tol=TOLERANCE, return_eigenvectors=False)
+    except ArpackNoConvergence as error:
+        raise UsageError("the largest curvature was not found: Lanczos did not converge") from error
     return np.sort(np.asarray(values, np.float64))[::-1]

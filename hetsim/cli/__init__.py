@@ -5,6 +5,7 @@
     planning     plan
     validating   validate
     calibrating  calibrate
+    fitting      fit
     describing   profiles, algorithms, schema, init, import, report, app
     checking     doctor
     arguments    what the commands have in common
@@ -25,7 +26,7 @@ from typing import Any
 
 import typer
 
-from hetsim.cli import calibrating, checking, describing, planning, running, sweeping, validating
+from hetsim.cli import calibrating, checking, describing, fitting, planning, running, sweeping, validating
 from hetsim.cli.terminal import say
 from hetsim.errors import HetsimError, ProfileError
 
@@ -77,6 +78,7 @@ sweeping.register(app)
 planning.register(app)
 validating.register(app)
 calibrating.register(app)
+fitting.register(app)
 describing.register(app)
 checking.register(app)
 

@@ -1,0 +1,242 @@
+"""Fit the noisy quadratic model to the loss of short synchronous trainings at several batches and learning rates.
+
+What is fitted: the updates at which the loss first is at or below a ladder of levels from near the start down to the target, in logarithms.
+The model there is exact for a constant batch B without delay. Per direction, with v' = βv + hθ + ε, θ' = θ - lr v',
+
+    v'v' = β² vv + 2βh θv + h² θθ + (c/B)(L/L_0)^q        θ'v' = β θv + h θθ - lr v'v'        θ'θ' = θθ - 2 lr (β θv + h θθ) + lr² v'v'
+
+Fitted: the bulk's largest curvature, its exponent and directions, the noise and its power q, and the floor. The largest curvature of all is
+measured, not fitted (`largest`): undelayed training hardly shows it, delayed training hangs on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hetsim.convergence.constants import NODES, NoisyQuadraticConstants
+from hetsim.convergence.quadratic import Quadratic
+from hetsim.errors import UsageError
+
+Floats = NDArray[np.float64]
+NAMES = ("curvature", "exponent", "directions", "noise", "noise_power", "floor_loss")
+LEVELS = 10  # of the ladder [our choice]
+TOP = 0.3  # of the way down is where the ladder begins: above it the loss hangs on the first few updates alone [our choice]
+LAST_WEIGHT = 2.0  # of the two lowest levels: what is asked for lies there [our choice]
+OUTLYING = 0.2  # log of updates from which a residual counts less: a noisy loss crosses early or late [our choice]
+PRIOR = 0.05  # weight of being one e-fold from exponent 1 and 1,000 directions: ties are broken, data are not overruled [our choice]
+FELL = 0.8  # share of the initial loss that some runs must get below; before that, any constants fit [our choice]
+HIGHEST_TARGET = 0.9  # share of the initial loss
+FEWEST = 2  # runs that must get that far, and batches they must be of
+MOST_POWER = 2.0
+MOST_FLOOR = 0.5  # of the target: a floor just below it makes the time to it anything [our choice]
+START = {"exponent": 0.5, "directions": 1000.0, "noise": 30.0, "noise_power": 0.75, "floor": 0.3}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ShortRun:
+    """One synchronous training of constant batch: losses after so many updates, from 0 on."""
+
+    batch_samples: int
+    learning_rate: float
+    momentum: float
+    updates: NDArray[np.int64]
+    loss: Floats
+
+    def crossings(self, levels: Floats) -> Floats:
+        """Updates at which the loss first is at or below each level, interpolated; NaN where it never is."""
+        out = np.full(len(levels), np.nan)
+        for i, level in enumerate(levels.tolist()):
+            below = np.flatnonzero(self.loss <= level)
+            if len(below) and below[0] > 0:
+                k = int(below[0])
+                high, low = float(self.loss[k - 1]), float(self.loss[k])
+                share = (high - level) / (high - low)
+                out[i] = self.updates[k - 1] + share * (self.updates[k] - self.updates[k - 1])
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A fitted number and its standard error; None where it cannot be told."""
+
+    value: float
+    error: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuadraticFit:
+    """`values` by name (`NAMES`), the log residuals' root mean square (all levels, and the lowest one), and how far the runs went."""
+
+    values: dict[str, Estimate]
+    largest: float
+    initial_loss: float
+    target_loss: float
+    residual: float
+    residual_at_target: float
+    lowest_loss: float
+    runs: int
+
+    @property
+    def extrapolates(self) -> bool:
+        """Whether no run reached the target."""
+        return self.lowest_loss > self.target_loss
+
+    @property
+    def steepest(self) -> float:
+        """The largest curvature of all: the measured one, which the fit keeps the bulk below."""
+        return max(self.largest, self.values["curvature"].value)
+
+
+def loss_ratios(quadratic: Quadratic, batch: Floats, learning_rate: Floats, momentum: Floats, updates: int) -> Floats:
+    """E loss over the initial one after 0..updates updates without delay, shape (updates + 1, S)."""
+    lr, b = learning_rate[:, None], momentum[:, None]
+    h, w, initial = quadratic.h, quadratic.weight, quadratic.initial_loss
+    noise = quadratic.c / batch[:, None]
+    xx = np.tile(quadratic.start, (len(lr), 1))
+    xv, vv = np.zeros_like(xx), np.zeros_like(xx)
+    out = np.ones((updates + 1, len(lr)))
+    bb, b2h, hh, lr2, lrlr = b * b, 2 * b * h, h * h, 2 * lr, lr * lr
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(updates):
+            factor = np.reshape(quadratic.noise_factor(out[k] * initial), (-1, 1))
+            vv = bb * vv + b2h * xv + hh * xx + noise * factor
+            mixed = b * xv + h * xx
+            xx, xv = xx - lr2 * mixed + lrlr * vv, mixed - lr * vv
+            out[k + 1] = xx @ w / initial
+    return out
+
+
+def fit_quadratic(runs: Sequence[ShortRun], *, target_loss: float, largest: float) -> QuadraticFit:
+    """Constants by least squares on log updates; standard errors by the delta method with one cluster per run (the levels of one run err
+    together). Raises UsageError, saying what is missing, where the runs are too short or too alike."""
+    from scipy.optimize import least_squares
+
+    initial = float(np.mean([run.loss[0] for run in runs])) if runs else math.nan
+    lowest = _check(runs, initial, target_loss)
+    end = max(target_loss, lowest)
+    levels = np.geomspace(initial - TOP * (initial - end), end, LEVELS)
+    problem = _Problem(runs, levels, initial, target_loss, largest)
+    low, high = np.full(6, -np.inf), np.full(6, np.inf)
+    low[4], high[4] = 0.0, MOST_POWER
+    low[0], high[0] = (
+        math.log(1e-6 * largest),
+        math.log(largest),
+    )  # no direction of the bulk is steeper than the steepest
+    low[1], high[1], low[2], high[2] = math.log(0.02), math.log(5.0), math.log(10.0), math.log(1e5)
+    best = None
+    for share in (0.03, 0.3):  # of the largest curvature; the valley is long and bent, two starts find its end
+        start = np.array([math.log(share * largest), *problem.start])
+        found = least_squares(
+            problem.residuals,
+            start,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=OUTLYING,
+            diff_step=np.full(6, 1e-3),
+            max_nfev=60,
+        )
+        best = found if best is None or found.cost < best.cost else best
+    assert best is not None
+    values = problem.values(best.x)
+    errors = problem.errors(best.x, np.asarray(best.jac))
+    logs = problem.misses(best.x)
+    return QuadraticFit(
+        values={name: Estimate(value=values[name], error=errors.get(name)) for name in NAMES},
+        largest=largest,
+        initial_loss=initial,
+        target_loss=target_loss,
+        residual=float(np.sqrt(np.nanmean(logs**2))),
+        residual_at_target=float(np.sqrt(np.nanmean(logs[-1] ** 2))),
+        lowest_loss=lowest,
+        runs=len(runs),
+    )
+
+
+def _check(runs: Sequence[ShortRun], initial: float, target: float) -> float:
+    """The lowest loss that at least FEWEST runs reached."""
+    if not math.isfinite(initial) or not 0 < target < HIGHEST_TARGET * initial:
+        raise UsageError(
+            f"the target {target:g} must lie between 0 and {HIGHEST_TARGET:.0%} of the initial loss, {initial:.3g}"
+        )
+    far = [run for run in runs if np.nanmin(run.loss) <= FELL * initial]
+    batches = {run.batch_samples for run in far}
+    if len(far) < FEWEST or len(batches) < FEWEST:
+        lowest = min(float(np.nanmin(run.loss)) for run in runs)
+        raise UsageError(
+            f"the runs are too short to fit: {len(far)} of {len(runs)} came below {FELL:.0%} of the initial loss ({initial:.3g}), of "
+            f"{len(batches)} batch size{'s' * (len(batches) != 1)}; {FEWEST} runs of {FEWEST} sizes are needed. "
+            f"The lowest loss was {lowest:.3g}: train on more samples, or at other learning rates"
+        )
+    return sorted(float(np.nanmin(run.loss)) for run in far)[FEWEST - 1]
+
+
+class _Problem:
+    """Parameters (logs of curvature, exponent, directions, noise; the noise's power; logit of floor over target) to residuals."""
+
+    def __init__(self, runs: Sequence[ShortRun], levels: Floats, initial: float, target: float, largest: float) -> None:
+        self.levels, self.initial, self.target, self.largest = levels, initial, min(target, float(levels[-1])), largest
+        self.measured = np.stack([run.crossings(levels) for run in runs], axis=1)
+        settings = [(run.batch_samples, run.learning_rate, run.momentum) for run in runs]
+        self.settings = sorted(set(settings))  # runs that differ by seed alone share a prediction
+        self.which = np.array([self.settings.index(s) for s in settings])
+        self.batch, self.rate, self.momentum = (np.array(c, np.float64) for c in zip(*self.settings, strict=True))
+        self.updates = int(1.5 * np.nanmax(self.measured)) + 2
+        self.weight = np.ones(len(levels))
+        self.weight[-2:] = LAST_WEIGHT
+
+    @property
+    def start(self) -> list[float]:
+        logs = [math.log(START[name]) for name in ("exponent", "directions", "noise")]
+        return [*logs, START["noise_power"], math.log(START["floor"] / (1 - START["floor"]))]
+
+    def values(self, x: Floats) -> dict[str, float]:
+        curvature, exponent, directions, noise = np.exp(x[:4]).tolist()
+        floor = MOST_FLOOR * self.target / (1.0 + math.exp(-float(x[5])))
+        return dict(zip(NAMES, (curvature, exponent, directions, noise, float(x[4]), floor), strict=True))
+
+    def misses(self, x: Floats) -> Floats:
+        """log(predicted / measured updates), shape (levels, runs), NaN where not measured; a level the model misses counts as the end."""
+        v = self.values(x)
+        model = NoisyQuadraticConstants(
+            directions=max(2, round(v["directions"])), exponent=v["exponent"], noise=v["noise"], target_ratio=1.0, source="",
+            outlier=self.largest, curvature=v["curvature"], noise_power=v["noise_power"],
+        )  # fmt: skip
+        ratios = loss_ratios(model.quadratic(NODES), self.batch, self.rate, self.momentum, self.updates)
+        wanted = (self.levels - v["floor_loss"]) / (self.initial - v["floor_loss"])
+        predicted = np.stack([_crossings(ratios[:, s], wanted) for s in range(ratios.shape[1])], axis=1)
+        return np.asarray(np.log(predicted[:, self.which] / self.measured), np.float64)
+
+    def residuals(self, x: Floats) -> Floats:
+        data = np.nan_to_num(self.weight[:, None] * self.misses(x)).ravel()
+        return np.concatenate((data, PRIOR * np.array([x[1], x[2] - math.log(1000.0)])))
+
+    def errors(self, x: Floats, jacobian: Floats) -> dict[str, float]:
+        """Standard errors; none for what hardly changes the fit."""
+        data = len(self.levels) * len(self.which)
+        inverse = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-10)
+        scores = (
+            (self.residuals(x)[:data, None] * jacobian[:data]).reshape(len(self.levels), len(self.which), -1).sum(0)
+        )
+        clusters = len(self.which)
+        middle = scores.T @ scores * clusters / max(clusters - 1, 1)
+        deviation = np.sqrt(np.maximum(np.diag(inverse @ middle @ inverse), 0.0))
+        v = self.values(x)
+        share = v["floor_loss"] / (MOST_FLOOR * self.target)
+        scale = [v[name] for name in NAMES[:4]] + [1.0, v["floor_loss"] * (1 - share)]
+        return {name: float(d * s) for name, d, s in zip(NAMES, deviation, scale, strict=True) if math.isfinite(d * s)}
+
+
+def _crossings(ratio: Floats, levels: Floats) -> Floats:
+    """Updates, interpolated in the log of the loss; the number of updates where a level is not met, and at least half an update."""
+    out = np.full(len(levels), float(len(ratio)))
+    for i, level in enumerate(levels.tolist()):
+        below = np.flatnonzero(ratio <= level)
+        if len(below) and below[0] > 0 and level > 0:
+            k = int(below[0])
+            out[i] = k - 1 + math.log(ratio[k - 1] / level) / math.log(ratio[k - 1] / ratio[k])
+    return np.asarray(np.maximum(out, 0.5), np.float64)
