@@ -179,14 +179,30 @@ def read_validation(folder: Path) -> dict[str, Any]:
     return _read(folder / VALIDATION)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """What such a file holds under whatever name (`--json`, kept), with the name that it has in a folder. Raises UsageError."""
+    try:
+        found = parse_json(read_text(path, MOST_BYTES), path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not isinstance(found, dict) or not ({"algorithms", "updates"} & found.keys()):
+        raise UsageError(f"{path}: no result of hetsim compare, simulate or validate")
+    several = VALIDATION if "tolerances" in found else "comparison.json"
+    name = several if "algorithms" in found else "result.json"
+    return name, _read(path, name)
+
+
+def _read(path: Path, name: str | None = None) -> dict[str, Any]:
+    name = name or path.name
     try:
         text = read_text(path, MOST_BYTES)
         version = parse_json(text, path)["schema_version"]
-        newest = VERSIONS[path.name]
+        newest = VERSIONS[name]
         if type(version) is int and version > newest:
             raise UsageError(f"{path}: version {version}, this hetsim reads up to {newest}: upgrade hetsim")
-        return _checked(path.name, text)
+        return _checked(name, text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         what = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"][:1].lower() + first["msg"][1:])))

@@ -2,7 +2,7 @@
 
     running      simulate, compare, explain, replay
     sweeping     sweep
-    planning     plan
+    planning     plan, diff
     validating   validate
     calibrating  calibrate
     fitting      fit

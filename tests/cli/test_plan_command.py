@@ -90,3 +90,83 @@ def test_wrong_input(
 ) -> None:
     found, out, err = run(capsys, "plan", profile, *QUICK, *arguments)
     assert (found, out) == (code, "") and text in err and "Traceback" not in err
+
+
+# ---- hetsim diff ----------------------------------------------------------------
+
+
+def test_diff_of_profiles_prints_fields_and_figures(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
+    quick = ["--predictor", "noise-scale", "--jobs", "1", "-a", "s-sgd"]
+    code, out, err = run(capsys, "diff", profile, profile, "--set", "network.bandwidth_gbit_per_s=0.5", *quick)
+    assert (code, err) == (0, "")
+    for text in (
+        "network.bandwidth_gbit_per_s",
+        "5.0",
+        "0.5",
+        "time to target",
+        "throughput",
+        "luck?",
+        "beyond",
+        "limited by",
+    ):
+        assert text in out, text
+    code, out, _ = run(capsys, "diff", profile, profile, *quick)
+    assert code == 0 and out.rstrip().endswith("no difference")
+    code, out, _ = run(capsys, "diff", profile, profile, "--set", "training.seeds=3", *quick, "--json")
+    assert code == 0 and json.loads(out)["changed"] == [{"path": "training.seeds", "a": 2, "b": 3}]
+
+
+def test_diff_of_results_shows_no_control_characters_of_theirs(
+    capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path
+) -> None:
+    code, out, _ = run(capsys, "compare", profile, *QUICK, "--json")
+    assert code == 0
+    document = json.loads(out)
+    (tmp_path / "a.json").write_text(json.dumps(document), encoding="utf-8")
+    document["algorithms"][0] |= {"samples_per_s": 1.0, "limited_by": "\x1b]0;evil\x07[red]"}
+    document["winner"] = "[bold]\x1b[31m"
+    document["algorithms"][1]["name"] = "[red]\x1b[2J"
+    (tmp_path / "b.json").write_text(json.dumps(document), encoding="utf-8")
+    code, out, err = run(capsys, "diff", tmp_path / "a.json", tmp_path / "b.json")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out and "\x07" not in out
+    assert "[red]" in out and "[bold]" in out  # shown as text, not obeyed
+    assert "only in A: lb-bsp" in out and "throughput" in out
+
+
+def test_diff_of_schedules_names_the_row(capsys: pytest.CaptureFixture[str], profile: Path, tmp_path: Path) -> None:
+    for name, seed in (("one", "0"), ("two", "0"), ("three", "1")):
+        jittery = ["--set", "workers.0.jitter_cv=0.1", "--updates", "20", "--seed", seed]
+        assert run(capsys, "simulate", profile, "-a", "abs-sgd", *jittery, "-o", tmp_path / name)[0] == 0
+    parquet = [tmp_path / name / "schedule.parquet" for name in ("one", "two", "three")]
+    code, out, _ = run(capsys, "diff", *parquet[:2])
+    assert code == 0 and "no difference" in out
+    code, out, _ = run(capsys, "diff", parquet[0], parquet[2])
+    assert code == 0 and "first row that differs: 0" in out and "grad of fast" in out
+
+
+@pytest.mark.parametrize(
+    ("b", "more", "text"),
+    [
+        ("nothing", (), "no shipped profile 'nothing'"),
+        ("nothing.parquet", (), "no such file"),
+        ("folder", (), "holds no comparison.json"),
+        ("a.json", (), "no result of hetsim"),
+        ("mixed-gpu-4", ("-a", "s-sdg"), "did you mean s-sgd?"),
+        ("mixed-gpu-4", ("--set", "training.seed=1"), "did you mean seeds?"),
+    ],
+)
+def test_diff_tells_bad_input(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    profile: Path,
+    b: str,
+    more: tuple[str, ...],
+    text: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    Path("a.json").write_text("{}", encoding="utf-8")
+    code, out, err = run(capsys, "diff", profile, b, *more)
+    assert (code, out) == (2, "") and text in err and "Traceback" not in err
