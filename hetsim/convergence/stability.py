@@ -111,6 +111,21 @@ def largest_stable_at(
     return min(low, 1.0 / own) if feeds_back else low
 
 
+def best_kappa(momentum: float) -> float:
+    """κ of look-ahead with the largest stability bound, 2β/(2-β)² [derived here]: 0 at β = 0, 1.49 at .9, up to 2."""
+    return 2.0 * momentum / (2.0 - momentum) ** 2
+
+
+def largest_stable_look_ahead(momentum: float, kappa: float) -> float:
+    """Largest stable a = lr·h for gradients at x_{k-1} - κ·lr·v_{k-1}, one update late.
+
+    z³ - (1+β)z² + (β + a(1+κ))z - aκ has its roots inside the circle while κ²a² + (1-κβ)a < 1-β (Jury). Largest at `best_kappa`: (1-β/2)².
+    """
+    b = 1.0 - kappa * momentum
+    root = math.sqrt(b**2 + 4.0 * kappa**2 * (1.0 - momentum))
+    return 2.0 * (1.0 - momentum) / (b + root)
+
+
 def noise_floor(learning_rate: float, curvature: float, momentum: float, delay: int) -> float:
     """Stationary E θ² per unit of c/B, delay 0 or 1; inf where it is unstable. a = lr·h.
 

@@ -13,9 +13,11 @@ from hetsim.convergence.complexity import Difficulty, asynchronous_time, minibat
 from hetsim.convergence.stability import (
     SYNCHRONOUS,
     Circumstances,
+    best_kappa,
     cautions,
     largest_stable,
     largest_stable_at,
+    largest_stable_look_ahead,
     noise_floor,
     transition,
 )
@@ -74,6 +76,24 @@ def test_bounds_of_other_points() -> None:
     assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION) == pytest.approx(3.8, rel=1e-6)
     assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, shares_change=True) == pytest.approx(1.0)
     assert largest_stable_at(0.9, PointRule.CURRENT, delay=2) == largest_stable(0.9, 2)
+
+
+@given(st.floats(0.0, 0.99), st.floats(0.0, 5.0))
+def test_closed_bound_of_look_ahead_is_where_the_roots_of_its_polynomial_leave_the_circle(
+    beta: float, kappa: float
+) -> None:
+    def roots(a: float) -> float:
+        return float(np.abs(np.roots([1.0, -(1.0 + beta), beta + a * (1.0 + kappa), -a * kappa])).max())
+
+    bound = largest_stable_look_ahead(beta, kappa)
+    assert roots(bound * 0.999) < 1.0 < roots(bound * 1.001)
+
+
+@given(st.floats(0.0, 0.99), st.floats(0.0, 10.0))
+def test_no_kappa_has_a_larger_bound_than_the_best(beta: float, kappa: float) -> None:
+    best = largest_stable_look_ahead(beta, best_kappa(beta))
+    assert best == pytest.approx((1.0 - beta / 2.0) ** 2, rel=1e-9)
+    assert largest_stable_look_ahead(beta, kappa) <= best * (1 + 1e-9)
 
 
 def test_noise_floor_is_infinite_past_the_bound() -> None:
