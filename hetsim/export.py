@@ -140,8 +140,9 @@ def load_curve(path: Path, *, most: int = MOST_ROWS) -> Curve:
         raise UsageError(f"{path}: no curve ({one_line(error)})") from None
 
 
-def read_material(folder: str | Path) -> Material:
-    """What a report is made of, from a result folder of simulate or compare. Raises UsageError where it is none."""
+def read_material(folder: str | Path, *, most_rows: int = MOST_ROWS) -> Material:
+    """What a report is made of, from a result folder of simulate or compare; no table longer than `most_rows`. Raises UsageError where
+    it is none."""
     from hetsim.cluster.loader import read_text
     from hetsim.documents import read_document
     from hetsim.report import Material
@@ -155,10 +156,14 @@ def read_material(folder: str | Path) -> Material:
         labels = safe_labels([row["name"] for row in document["algorithms"]])
         runs = {label: folder / "runs" / name for label, name in labels.items()}
     curves = {
-        label: load_curve(run / "curve.parquet") for label, run in runs.items() if (run / "curve.parquet").is_file()
+        label: load_curve(run / "curve.parquet", most=most_rows)
+        for label, run in runs.items()
+        if (run / "curve.parquet").is_file()
     }
     schedules = {
-        label: load(run / "schedule.parquet") for label, run in runs.items() if (run / "schedule.parquet").is_file()
+        label: load(run / "schedule.parquet", most_rows)
+        for label, run in runs.items()
+        if (run / "schedule.parquet").is_file()
     }
     profile = folder / "profile.yaml"
     yaml = read_text(profile) if profile.is_file() else ""

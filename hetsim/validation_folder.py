@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hetsim import export, writing
 from hetsim.documents import VALIDATION, read_validation
+from hetsim.schedule.log import MOST_ROWS
 from hetsim.validation_page import SIDES, ValidationMaterial, validation_html
 
 if TYPE_CHECKING:
@@ -87,8 +88,9 @@ def write(validation: Validated, folder: str | Path, *, command: str | None = No
     return Path(folder)
 
 
-def read(folder: str | Path) -> ValidationMaterial:
-    """What a folder holds; figures whose files are missing are left out. Raises UsageError, ScheduleFileError: damaged."""
+def read(folder: str | Path, *, most_rows: int = MOST_ROWS) -> ValidationMaterial:
+    """What a folder holds, no Schedule longer than `most_rows`; figures whose files are missing are left out. Raises UsageError,
+    ScheduleFileError: damaged."""
     from hetsim.cluster.loader import read_text
     from hetsim.schedule.store import load
 
@@ -101,7 +103,7 @@ def read(folder: str | Path) -> ValidationMaterial:
         place = places[row["name"]]
         runs = {"predicted": place / PREDICTED, "measured": _measured(place, 1)}
         found = {side: run / "schedule.parquet" for side, run in runs.items()}
-        schedules[row["name"]] = {side: load(path) for side, path in found.items() if path.is_file()}
+        schedules[row["name"]] = {side: load(path, most_rows) for side, path in found.items() if path.is_file()}
         curves[row["name"]] = _curves([_measured(place, number) for number in range(1, len(row["runs"]) + 1)])
     profile = folder / "profile.yaml"
     return ValidationMaterial(

@@ -22,6 +22,7 @@ KEY = b"hetsim"
 # What reading a damaged or hostile document may meet, from a missing key to brackets within brackets.
 DAMAGE = (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)
 MOST_OUTCOME_BYTES = 1 << 30  # refuse to unpack more: a damaged or hostile file
+BYTES_A_ROW = 1000  # of all columns together; a Schedule's take 72 [our choice]
 
 _HEADER = {
     "algorithm": str,
@@ -40,11 +41,11 @@ def _pack(data: bytes) -> str:
     return base64.b64encode(zlib.compress(data, 6)).decode()
 
 
-def _unpack(text: str) -> bytes:
+def _unpack(text: str, most: int) -> bytes:
     unpacker = zlib.decompressobj()
-    data = unpacker.decompress(base64.b64decode(text, validate=True), MOST_OUTCOME_BYTES)
+    data = unpacker.decompress(base64.b64decode(text, validate=True), most)
     if unpacker.unconsumed_tail:
-        raise ValueError("recorded outcomes are larger than 1 GiB")
+        raise ValueError(f"recorded outcomes are larger than {most:,} bytes")
     if not unpacker.eof:
         raise ValueError("recorded outcomes are cut short")
     return data
@@ -93,18 +94,21 @@ def check_size(path: str | Path, most: int) -> None:
 
     with pq.ParquetFile(path) as file:
         meta = file.metadata
-        rows = max(meta.num_rows, sum(meta.row_group(number).num_rows for number in range(meta.num_row_groups)))
+        groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
+    rows = max(meta.num_rows, sum(group.num_rows for group in groups))
     if rows > most:
         raise ValueError(f"it has {rows:,} rows; at most {most:,} are read")
+    if sum(group.total_byte_size for group in groups) > most * BYTES_A_ROW:
+        raise ValueError("its columns are larger than those of any such file")
 
 
-def load(path: str | Path) -> Schedule:
-    """Read and check. Raises ScheduleFileError for what is no schedule, a newer version, or a broken invariant."""
+def load(path: str | Path, most_rows: int = MOST_ROWS) -> Schedule:
+    """Read and check. Raises ScheduleFileError for what is no schedule, a newer version, more than `most_rows`, or a broken invariant."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        check_size(path, MOST_ROWS)
+        check_size(path, most_rows)
         table = pq.read_table(path, page_checksum_verification=True)
     except FileNotFoundError:
         raise ScheduleFileError(f"{path}: no such file") from None
@@ -113,6 +117,7 @@ def load(path: str | Path) -> Schedule:
     meta = (table.schema.metadata or {}).get(KEY)
     if meta is None:
         raise ScheduleFileError(f"{path}: a Parquet file, but not a schedule")
+    most = MOST_OUTCOME_BYTES * most_rows // MOST_ROWS  # where fewer rows are allowed, so are fewer bytes
     try:
         fields = json.loads(meta)
         header = fields["header"]
@@ -134,8 +139,8 @@ def load(path: str | Path) -> Schedule:
         columns = {name: _column(table, name) for name in DTYPE.names or ()}
         schedule = Schedule(
             header=Header(**header),
-            polls=tuple(_unpack(p) for p in fields["polls"]),
-            outcomes=tuple(array("d", _unpack(o)) for o in fields["outcomes"]),
+            polls=tuple(_unpack(p, most) for p in fields["polls"]),
+            outcomes=tuple(array("d", _unpack(o, most)) for o in fields["outcomes"]),
             **columns,
         )
     except (*DAMAGE, zlib.error, pa.ArrowException) as error:
