@@ -54,9 +54,14 @@ def trace_events(schedule: Schedule, most: int = MOST_EVENTS) -> dict[str, Any]:
 
 def write_trace(schedule: Schedule, path: str | Path) -> None:
     """Write the trace gzipped, the same bytes every time, under a temporary name that is then renamed."""
-    text = json.dumps(trace_events(schedule), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     with new_file(Path(path)) as temporary:
-        temporary.write_bytes(gzip.compress(text.encode(), compresslevel=6, mtime=0))
+        temporary.write_bytes(trace_bytes(schedule))
+
+
+def trace_bytes(schedule: Schedule) -> bytes:
+    """What `write_trace` writes."""
+    text = json.dumps(trace_events(schedule), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
 
 
 def _end(schedule: Schedule, most: int) -> float:
