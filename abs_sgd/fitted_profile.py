@@ -80,7 +80,9 @@ def _sources(fitted: Fitted, date: str) -> dict[str, str]:
 
 
 def _error(found: Estimate) -> str:
-    return "" if found.error is None else f", standard error {found.error:.2g}"
+    if found.error is None:
+        return f", no standard error: {found.reason}" if found.reason else ""
+    return f", standard error {found.error:.2g}"
 
 
 def _listed(values: tuple[float, ...]) -> str:

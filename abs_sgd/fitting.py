@@ -45,7 +45,7 @@ SHARES = (
     4,
 )  # of the unequal batches that show the noise, in eighths of the reference batch [our choice]
 NOISE_FROM = 10**9  # running number of the first sample of those: none that training sees
-SEED_STRIDE = 7919  # between the seeds of the runs
+SEED_STRIDE = 7919  # between the seeds of the runs, the first one included: comparisons train with 0, 1, 2 ...
 SAMPLES_PER_BATCH = 400  # default length of a run, in reference batches [our choice]
 DONE = 0.9  # of the target: where a run ends, so that the target is crossed and not just met [our choice]
 
@@ -148,7 +148,7 @@ def fit(task: Task, settings: Settings | None = None, *, told: Told | None = Non
         if told is not None:
             told(f"batch {batch}, learning rate {rate:g}", number, len(plan))
         states = _States() if (batch, rate) == probed else None
-        runs.append(train(task, batch, rate, asked, seed=SEED_STRIDE * seed, states=states))
+        runs.append(train(task, batch, rate, asked, seed=SEED_STRIDE * (seed + 1), states=states))
         if states is not None:
             usable = [each for each in states.spread() if math.isfinite(each[1])]
             if len(usable) >= FEWEST_POINTS:
@@ -265,7 +265,7 @@ class _States:
 def _median(values: Sequence[float]) -> Estimate:
     """The median and its standard error, 1.2533 σ / sqrt(n) (normal law); none from a single value."""
     if len(values) < 2:
-        return Estimate(value=float(values[0]), error=None)
+        return Estimate(value=float(values[0]), error=None, reason="a single value")
     error = MEDIAN_ERROR * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Estimate(value=float(np.median(values)), error=error)
 
@@ -292,8 +292,9 @@ def _min_updates(runs: Sequence[ShortRun], fitted: QuadraticFit, noise: float) -
             fewest.setdefault(run.batch_samples, []).append(met)
     logs = [math.log(min(each) / (1.0 + noise / batch)) for batch, each in fewest.items()]
     mean = math.exp(float(np.mean(logs)))
-    error = mean * float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else None
-    return Estimate(value=mean, error=error)
+    if len(logs) < 2:
+        return Estimate(value=mean, error=None, reason="a single batch got there")
+    return Estimate(value=mean, error=mean * float(np.std(logs, ddof=1)) / math.sqrt(len(logs)))
 
 
 def _short(value: float) -> float:

@@ -113,7 +113,9 @@ def _shown(found: Fitted) -> list[Any]:
         "noise_scale_samples": found.noise_scale,
     }
     for name, value in rows.items():
-        table.add_row(name, f"{value.value:.4g}", "" if value.error is None else f"{value.error:.2g}")
+        table.add_row(
+            name, f"{value.value:.4g}", f"none: {value.reason}" if value.error is None else f"{value.error:.2g}"
+        )
     fitted = found.quadratic
     text = (
         f"updates to a loss off by {fitted.residual:.0%} rms over all levels, by {fitted.residual_at_target:.0%} at the target, "

@@ -34,6 +34,17 @@ HIGHEST_TARGET = 0.9  # share of the initial loss
 FEWEST = 2  # runs that must get that far, and batches they must be of
 MOST_POWER = 2.0
 MOST_FLOOR = 0.5  # of the target: a floor just below it makes the time to it anything [our choice]
+AT_LIMIT = (
+    0.01  # of a range: nearer to its end than this, a constant lies at it, and has no standard error [our choice]
+)
+STEPS = (
+    1e-3,
+    1e-3,
+    1e-2,
+    1e-3,
+    1e-3,
+    1e-3,
+)  # relative, of the derivatives; directions are whole, their step spans several
 START = {"exponent": 0.5, "directions": 1000.0, "noise": 30.0, "noise_power": 0.75, "floor": 0.3}
 
 
@@ -62,10 +73,11 @@ class ShortRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A fitted number and its standard error; None where it cannot be told."""
+    """A fitted number and its standard error; None where it cannot be told, `reason` saying why."""
 
     value: float
     error: float | None
+    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,16 +149,14 @@ def fit_quadratic(runs: Sequence[ShortRun], *, target_loss: float, largest: floa
             bounds=(low, high),
             loss="soft_l1",
             f_scale=OUTLYING,
-            diff_step=np.full(6, 1e-3),
+            diff_step=np.array(STEPS),
             max_nfev=60,
         )
         best = found if best is None or found.cost < best.cost else best
     assert best is not None
-    values = problem.values(best.x)
-    errors = problem.errors(best.x, np.asarray(best.jac))
     logs = problem.misses(best.x)
     return QuadraticFit(
-        values={name: Estimate(value=values[name], error=errors.get(name)) for name in NAMES},
+        values=problem.estimates(best.x, np.asarray(best.jac), low, high),
         largest=largest,
         initial_loss=initial,
         target_loss=target_loss,
@@ -196,7 +206,7 @@ class _Problem:
 
     def values(self, x: Floats) -> dict[str, float]:
         curvature, exponent, directions, noise = np.exp(x[:4]).tolist()
-        floor = MOST_FLOOR * self.target / (1.0 + math.exp(-float(x[5])))
+        floor = MOST_FLOOR * self.target * _share(x[5])
         return dict(zip(NAMES, (curvature, exponent, directions, noise, float(x[4]), floor), strict=True))
 
     def misses(self, x: Floats) -> Floats:
@@ -215,20 +225,49 @@ class _Problem:
         data = np.nan_to_num(self.weight[:, None] * self.misses(x)).ravel()
         return np.concatenate((data, PRIOR * np.array([x[1], x[2] - math.log(1000.0)])))
 
-    def errors(self, x: Floats, jacobian: Floats) -> dict[str, float]:
-        """Standard errors; none for what hardly changes the fit."""
-        data = len(self.levels) * len(self.which)
+    def estimates(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, Estimate]:
+        """Values with standard errors; none for what lies at the end of its range, which is held fixed, and for what changes nothing."""
+        values = self.values(x)
+        reasons = self.unknown(x, jacobian, low, high)
+        free = [i for i, name in enumerate(NAMES) if name not in reasons]
+        deviation = dict(zip(free, self._deviations(x, jacobian[:, free]).tolist(), strict=True))
+        share = _share(x[5])
+        scale = [values[name] for name in NAMES[:4]] + [1.0, values["floor_loss"] * (1 - share)]
+        return {
+            name: Estimate(
+                value=values[name],
+                error=float(deviation[i] * scale[i]) if i in deviation else None,
+                reason=reasons.get(name, ""),
+            )
+            for i, name in enumerate(NAMES)
+        }
+
+    def unknown(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, str]:
+        """Why some constants have no standard error, by name."""
+        position, bounded = np.full(len(x), 0.5), np.isfinite(low) & np.isfinite(high)
+        position[bounded] = (x - low)[bounded] / (high - low)[bounded]
+        position[5] = _share(x[5])
+        slope = np.abs(jacobian[: len(self.levels) * len(self.which)]).max(axis=0)
+        out = {}
+        for name, at, steep in zip(NAMES, position.tolist(), slope.tolist(), strict=True):
+            if not AT_LIMIT < at < 1.0 - AT_LIMIT:
+                out[name] = f"at the {'lower' if at < 0.5 else 'upper'} end of what is allowed"
+            elif not steep > 0.0:
+                out[name] = "the updates do not depend on it here"
+        return out
+
+    def _deviations(self, x: Floats, jacobian: Floats) -> Floats:
+        """Standard errors of the free parameters."""
+        data, clusters = len(self.levels) * len(self.which), len(self.which)
         inverse = np.linalg.pinv(jacobian.T @ jacobian, rcond=1e-10)
-        scores = (
-            (self.residuals(x)[:data, None] * jacobian[:data]).reshape(len(self.levels), len(self.which), -1).sum(0)
-        )
-        clusters = len(self.which)
+        scores = (self.residuals(x)[:data, None] * jacobian[:data]).reshape(len(self.levels), clusters, -1).sum(0)
         middle = scores.T @ scores * clusters / max(clusters - 1, 1)
-        deviation = np.sqrt(np.maximum(np.diag(inverse @ middle @ inverse), 0.0))
-        v = self.values(x)
-        share = v["floor_loss"] / (MOST_FLOOR * self.target)
-        scale = [v[name] for name in NAMES[:4]] + [1.0, v["floor_loss"] * (1 - share)]
-        return {name: float(d * s) for name, d, s in zip(NAMES, deviation, scale, strict=True) if math.isfinite(d * s)}
+        return np.asarray(np.sqrt(np.maximum(np.diag(inverse @ middle @ inverse), 0.0)), np.float64)
+
+
+def _share(logit: float) -> float:
+    """Of the largest floor allowed."""
+    return float(1.0 / (1.0 + math.exp(-float(np.clip(logit, -500.0, 500.0)))))
 
 
 def _crossings(ratio: Floats, levels: Floats) -> Floats:

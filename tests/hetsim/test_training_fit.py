@@ -10,7 +10,7 @@ from hetsim.cluster.spec import Training
 from hetsim.convergence.constants import NoisyQuadraticConstants
 from hetsim.convergence.plan import plan_of
 from hetsim.convergence.sequence import run_sequence
-from hetsim.convergence.training_fit import ShortRun, fit_quadratic, loss_ratios
+from hetsim.convergence.training_fit import MOST_FLOOR, ShortRun, fit_quadratic, loss_ratios
 from hetsim.errors import UsageError
 
 TRUTH = NoisyQuadraticConstants(
@@ -53,6 +53,15 @@ def test_curves_of_a_known_model_give_its_noise_and_its_updates_back() -> None:
     assert found.residual < 0.03 and found.residual_at_target < 0.03 and not found.extrapolates
     assert found.values["noise"].value == pytest.approx(5.0, rel=0.3)
     assert found.values["noise_power"].value == pytest.approx(0.7, abs=0.2)
+
+
+def test_a_constant_at_the_end_of_its_range_has_no_standard_error_but_a_reason() -> None:
+    inside = fit_quadratic(runs_of_truth(300), target_loss=0.3, largest=2.0).values["floor_loss"]
+    assert inside.error is not None and inside.error > 0 and not inside.reason
+    target = 0.8 * FLOOR / MOST_FLOOR  # the true floor lies past what is allowed
+    past = fit_quadratic(runs_of_truth(400), target_loss=target, largest=2.0).values["floor_loss"]
+    assert past.value == pytest.approx(MOST_FLOOR * target, rel=0.02)
+    assert past.error is None and past.reason == "at the upper end of what is allowed"
 
 
 def test_runs_that_are_too_short_are_refused_with_a_reason() -> None:
