@@ -23,7 +23,7 @@ REMEMBERED_SIZES = 16  # [our choice] distinct batch sizes a worker fits its lin
 PACE_BAND = 0.05  # [our choice] share by which a micro-batch must change to be changed
 SMOOTHING = 0.25  # [our choice] weight of the newest time in the moving average of one batch size
 CHANGED = 0.25  # [our choice] share by which two passes in a row must miss what was expected to say that the speed has changed
-SIZES_OF_A_LINE = 3  # [our choice] distinct batch sizes it takes to expect anything of one between them
+SIZES_OF_A_LINE = 2  # [our choice] distinct batch sizes it takes to expect anything of one between them
 
 
 def slowest(lines: tuple[Line, ...], batches: tuple[int, ...]) -> float:
