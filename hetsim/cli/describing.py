@@ -9,7 +9,7 @@ import typer
 
 from hetsim.cli import arguments as arg
 from hetsim.cli.terminal import emit, emit_json, emit_rich, err, say
-from hetsim.errors import MissingExtraError, UsageError
+from hetsim.errors import MissingExtraError
 
 
 def register(app: typer.Typer) -> None:
@@ -131,19 +131,27 @@ def report(
 
 
 def explorer(port: int = typer.Option(8501, "--port", min=1, max=65535, metavar="N", help="Local port.")) -> None:
-    """Open the explorer in a browser (not in this version)."""
+    """Open the explorer in a browser: what if the link were faster, a card another? (needs streamlit)
+
+    \b
+    Examples:
+      hetsim app                                 # http://127.0.0.1:8501, on this machine only
+      hetsim app --port 9000
+    """
     from importlib.util import find_spec
 
-    if find_spec("hetsim.webapp") is None:
-        raise UsageError("the explorer is not in this version; hetsim compare -o DIR writes a report with all figures")
     if find_spec("streamlit") is None:
         raise MissingExtraError("the explorer", "app")
-    import subprocess
     import sys
 
-    page = Path(str(find_spec("hetsim.webapp").origin)).with_name("main.py")  # type: ignore[union-attr]
-    options = ["--server.address=localhost", f"--server.port={port}", "--browser.gatherUsageStats=false"]
-    raise typer.Exit(subprocess.call([sys.executable, "-m", "streamlit", "run", str(page), *options]))
+    from hetsim.webapp.serving import serve
+
+    stdout = sys.stdout
+
+    def announce(text: str) -> None:
+        print(text, file=stdout, flush=True)
+
+    serve(port, announce)
 
 
 def profiles(as_json: arg.Json = False) -> None:

@@ -128,13 +128,19 @@ def test_a_run_that_fails_exits_with_1(capsys: pytest.CaptureFixture[str], monke
     assert captured.out == "" and captured.err.startswith("error: deadlock at 1.5 s")
 
 
-def test_the_explorer_says_plainly_that_it_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_explorer_says_what_it_needs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.util
 
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name == "hetsim.webapp" else real(name, *a)
-    )
-    assert "the explorer is not in this version" in refused(capsys, "app")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "streamlit" else real(name, *a))
+    assert "pip install 'hetsim[app]'" in refused(capsys, "app")
+
+
+def test_the_explorer_refuses_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    pytest.importorskip("streamlit", reason="streamlit is not installed (extra app)")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refused(capsys, "app", "--port", str(port))
+    assert f"port {port} of 127.0.0.1 cannot be used" in message and "--port" in message
