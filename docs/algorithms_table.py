@@ -26,6 +26,8 @@ def section(name: str, cls: type[Algorithm]) -> str:
     lines = [f"## `{name}`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
     lines += [f"- Source: {cls.source}", f"- Role: {cls.role}"]
     lines.append(f"- Parameter server: {'yes' if cls.has_server else 'no'}")
+    lines.append(f"- Compared by default: {'yes' if cls.by_default else 'no'}")
+    lines.append(f"- Runs live: {'yes' if cls.live is True else f'no, {cls.live}; its Schedule can be replayed'}")
     if cls.Options.model_fields:
         lines += ["", "| option | default | what it does |", "|---|---|---|"]
         for key, field in cls.Options.model_fields.items():

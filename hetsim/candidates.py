@@ -17,7 +17,7 @@ from hetsim.cluster.spec import Cluster
 from hetsim.compare import compare
 from hetsim.comparison import Comparison, Row
 from hetsim.contest import FAIR
-from hetsim.labels import Contender, label_of, parse
+from hetsim.labels import Contender, expanded, label_of, parse
 from hetsim.memory import memory_use, pass_limit
 from hetsim.yardsticks import best_rate
 
@@ -91,7 +91,7 @@ class Tried:
 
 def candidates(cluster: Cluster, algorithms: Sequence[str] | None, batches: Sequence[int] | None) -> list[Candidate]:
     """All of the first round. `algorithms`: labels instead of all there are; `batches`: global batches instead of the profile's."""
-    labels = [parse(text).label for text in algorithms] if algorithms else list(_labels(cluster))
+    labels = [parse(text).label for text in expanded(algorithms)] if algorithms else list(_labels(cluster))
     own = cluster.training
     return [
         Candidate(label=label, batch=batch, micro=min(own.micro_batch_samples, batch))
@@ -101,8 +101,10 @@ def candidates(cluster: Cluster, algorithms: Sequence[str] | None, batches: Sequ
 
 
 def _labels(cluster: Cluster) -> Iterable[str]:
-    """Every algorithm as the profile has it; where it has them, with the other compute points, triggers and micro-batches."""
+    """The algorithms compared by default, as the profile has them; with other compute points, triggers, micro-batches."""
     for name, kind in registry().items():
+        if not kind.by_default:
+            continue
         yield name
         fields, stated = kind.Options.model_fields, cluster.options.get(name, {})
         tried: list[tuple[str, Any]] = [("compute_point", point) for point in POINTS]

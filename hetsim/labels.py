@@ -10,6 +10,7 @@ from hetsim.algorithms import Algorithm, get, make, registry
 from hetsim.errors import UsageError, nearest
 
 LITERAL_READING = "abs-sgd:compute_point=current"  # the literal reading of the paper's abstract
+ALL = "all"  # as a label: every registered algorithm
 ABLATION = "one-step-delay-balanced:compute_point=current"  # ABS-SGD without its open batch, at the same point
 
 
@@ -71,14 +72,22 @@ def label_of(name: str, options: Mapping[str, Any]) -> str:
     return f"{name}:{','.join(stated)}"
 
 
+def expanded(labels: Sequence[str]) -> list[str]:
+    """Labels with `all` replaced by every registered name that is not a label beside it."""
+    given = {text.strip() for text in labels}
+    every = [name for name in registry() if name not in given]
+    return [label for text in labels for label in (every if text.strip() == ALL else [text])]
+
+
 def contenders(labels: Sequence[str] | None) -> list[Contender]:
-    """The lines of a comparison. None: every registered algorithm, and the two delayed methods that matter most at the plain compute point.
+    """The lines of a comparison. None: the algorithms compared by default, and the two delayed methods that matter most at the plain
+    compute point. The label `all` stands for every registered algorithm that is not named beside it.
 
     Raises UsageError for an unknown algorithm or option, and for a label given twice.
     """
     if labels is None:
-        labels = [*registry(), ABLATION, LITERAL_READING]
-    chosen = [parse(text) for text in labels]
+        labels = [*(name for name, kind in registry().items() if kind.by_default), ABLATION, LITERAL_READING]
+    chosen = [parse(text) for text in expanded(labels)]
     if not chosen:
         raise UsageError("nothing to compare: name at least one algorithm")
     seen: set[str] = set()

@@ -8,6 +8,12 @@
     asgd                     parameter server, every gradient at once
     ssp                      parameter server, bounded skew
     abs-sgd                  delayed synchronous, open batch
+    dropcompute              synchronous with a time limit on computation
+    ringmaster-asgd          asynchronous, gradients that are too old are ignored
+    omnilearn                synchronous, batches moved by a proportional controller
+    delay-adaptive-asgd      asynchronous, smaller steps for older gradients
+
+A comparison that names none runs those up to abs-sgd; the others are run by name (or all with `-a all`): they have `by_default = False`.
 
 To add one, write one file in this folder with a class like this and import it below; docs/add-an-algorithm.md walks through it:
 
@@ -40,6 +46,10 @@ from hetsim.algorithms import local_sgd  # noqa: F401
 from hetsim.algorithms import asgd  # noqa: F401
 from hetsim.algorithms import ssp  # noqa: F401
 from hetsim.algorithms import abs_sgd  # noqa: F401
+from hetsim.algorithms import dropcompute  # noqa: F401
+from hetsim.algorithms import ringmaster_asgd  # noqa: F401
+from hetsim.algorithms import omnilearn  # noqa: F401
+from hetsim.algorithms import delay_adaptive_asgd  # noqa: F401
 # isort: on
 
 __all__ = ["Algorithm", "Options", "get", "make", "option_problems", "registry"]

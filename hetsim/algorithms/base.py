@@ -33,6 +33,7 @@ class Algorithm:
 
     `name` as in its paper; `source` where it is described; `role`; `live`: True, or the reason why it only replays;
     `split`: batches the same for all, by speed so that all finish together, or open, as many samples as there was time for.
+    `by_default`: whether a comparison that names no algorithms runs it; the others are run by name, or all with `all`.
     """
 
     name: ClassVar[str]
@@ -40,6 +41,7 @@ class Algorithm:
     role: ClassVar[Role] = "baseline"
     live: ClassVar[bool | str] = True
     has_server: ClassVar[bool] = False
+    by_default: ClassVar[bool] = True
     split: ClassVar[Split] = "equal"
     Options: ClassVar[Any] = Options
 

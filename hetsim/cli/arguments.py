@@ -42,7 +42,7 @@ AllAlgorithms = Annotated[
         "--algorithm",
         "-a",
         metavar="NAME[:OPTION=VALUE,...]",
-        help="An algorithm (hetsim algorithms), with options; repeatable. Default: all.",
+        help="An algorithm (hetsim algorithms), with options; repeatable; all: every one. Default: the core eight.",
         show_default=False,
     ),
 ]

@@ -18,13 +18,15 @@ from hetsim.schedule.check import check
 
 pytestmark = [pytest.mark.torch, pytest.mark.live]
 UPDATES = 20
-RUNS: list[tuple[str, dict[str, Any]]] = [
+RUNS: list[Any] = [
     ("s-sgd", {}),
     ("lb-bsp", {}),
     ("one-step-delay", {}),
     ("one-step-delay-balanced", {"compute_point": "look-ahead", "synchronous_updates": 3}),
     ("local-sgd", {"local_steps": 3}),
     ("local-sgd", {"local_steps": 3, "by_speed": True}),
+    pytest.param("dropcompute", {"measured_updates": 5, "divisor": "planned"}, marks=pytest.mark.slow),
+    pytest.param("omnilearn", {}, marks=pytest.mark.slow),
     ("abs-sgd", {"compute_point": "current"}),
     ("abs-sgd", {"compute_point": "local-prediction", "trigger": "target_batch"}),
     ("abs-sgd", {"compute_point": "blend", "trigger": "period_s", "period_s": 0.01, "micro_batch": "equal-time"}),

@@ -47,6 +47,11 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "local-sgd, by speed and samples": ("local-sgd", {"by_speed": True, "normalise": "samples"}),
     "asgd": ("asgd", {}),
     "ssp": ("ssp", {}),
+    "dropcompute": ("dropcompute", {}),
+    "dropcompute, planned": ("dropcompute", {"limit": "fixed", "limit_s": 0.02, "divisor": "planned"}),
+    "ringmaster-asgd": ("ringmaster-asgd", {"threshold": 2}),
+    "omnilearn": ("omnilearn", {}),
+    "delay-adaptive-asgd": ("delay-adaptive-asgd", {}),
     "ssp, no slack": ("ssp", {"staleness": 0}),
     "ssp, a clock at a time": ("ssp", {"server_update": "clock", "staleness": 1}),
 }

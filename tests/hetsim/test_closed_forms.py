@@ -277,14 +277,16 @@ def test_no_jump_from_nine_to_twelve_workers() -> None:
     assert all(1.0 <= step < 1.02 for step in steps)
 
 
+# elsewhere timing anomalies are real: another order of arrival, another rounding of batches
+MONOTONE = ("s-sgd", "one-step-delay", "local-sgd", "abs-sgd")
+
+
 @settings(max_examples=30, deadline=None)
-@given(clusters(least=2, most=6), st.sampled_from(sorted(registry())), st.floats(1.05, 4))
+@given(clusters(least=2, most=6), st.sampled_from(MONOTONE), st.floats(1.05, 4))
 def test_more_bandwidth_and_speed_never_hurt_synchronous_methods(c: Cluster, name: str, factor: float) -> None:
     """S-SGD, one-step delay and local SGD are monotone; ABS-SGD's samples/s do not depend on the link."""
     import dataclasses
 
-    if name in ("asgd", "ssp", "lb-bsp", "one-step-delay-balanced"):
-        return  # timing anomalies are real there: another order of arrival, another rounding of batches
     wide = dataclasses.replace(
         c,
         network=dataclasses.replace(

@@ -25,11 +25,22 @@ def test_a_normal_label_means_itself(text: str) -> None:
     assert parse(one.label) == one
 
 
-def test_default_has_every_algorithm_and_the_literal_reading() -> None:
+CORE = ["s-sgd", "lb-bsp", "one-step-delay", "one-step-delay-balanced", "local-sgd", "asgd", "ssp", "abs-sgd"]
+
+
+def test_default_is_the_core_and_the_literal_reading() -> None:
     labels = [c.label for c in contenders(None)]
-    assert labels[: len(registry())] == list(registry())
+    assert labels[: len(CORE)] == CORE == [name for name, kind in registry().items() if kind.by_default]
+    assert len(labels) == len(CORE) + 2
     assert LITERAL_READING in labels and "one-step-delay-balanced:compute_point=current" in labels
     assert len(set(labels)) == len(labels)
+
+
+def test_all_is_every_registered_algorithm_once() -> None:
+    assert [c.label for c in contenders(["all"])] == list(registry()) != CORE
+    some = [c.label for c in contenders(["ssp", "all", "abs-sgd:compute_point=current"])]
+    assert some[0] == "ssp" and some[-1] == "abs-sgd:compute_point=current"
+    assert sorted(some) == sorted([*registry(), "abs-sgd:compute_point=current"])
 
 
 @pytest.mark.parametrize(

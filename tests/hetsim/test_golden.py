@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from golden_tables import TABLES
+from golden_tables import TABLES as CORE
+from golden_tables_field import FIELD
 from handmade_clusters import cluster
 
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import Cluster, Link
 from hetsim.schedule import Kind, PointRule, Schedule
 from hetsim.simulate import simulate
+
+TABLES = CORE + FIELD
 
 
 def two() -> Cluster:
@@ -129,7 +132,19 @@ def after(steps: int, momentum: float) -> float:
     return x
 
 
-SEQUENCES = ("s-sgd", "lb-bsp", "one-step-delay", "one-step-delay-balanced", "asgd", "ssp", "abs-sgd")
+SEQUENCES = (
+    "s-sgd",
+    "lb-bsp",
+    "one-step-delay",
+    "one-step-delay-balanced",
+    "asgd",
+    "ssp",
+    "abs-sgd",
+    "dropcompute",
+    "ringmaster-asgd",
+    "omnilearn",
+    "delay-adaptive-asgd",
+)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

@@ -158,6 +158,14 @@ class Replay:
                 kind: Any = self.kinds[transfer]
                 samples = self.samples[transfer] if kind == "push" else 0
                 return cmd.Message(kind, self.sent[transfer], samples, self.handles[transfer], recorded < 0)
+            case cmd.Discard(reason, None):
+                row = self.take(rank, Kind.DISCARD)
+                assert DiscardReason(int(s.code[row])).name.lower() == reason
+                return int(s.samples[row])
+            case cmd.Discard(reason, handle):
+                row = self.take(rank, Kind.DISCARD, handle.id)
+                assert DiscardReason(int(s.code[row])).name.lower() == reason
+                return int(s.samples[row])
             case cmd.Reply(message):
                 self.replied.add(message.handle.id)
                 return None

@@ -1,0 +1,152 @@
+"""Logs of two workers, a row a line, worked out by hand, of the algorithms that are not compared by default: see golden_tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FIELD: list[tuple[str, dict[str, Any], int, str]] = [
+    (
+        # a computes 2 samples in 2 s; b is at its limit of 2 s after one of its two and stops: 3 samples in 2 + 2 s instead of 4 in 4 + 2 s
+        "dropcompute",
+        {"limit": "fixed", "limit_s": 2.0},
+        2,
+        """
+        GRAD    0    0    1    0    .    .    0    1    0    1    0
+        GRAD    1    0    2    0    .    .    1    1    1    1    0
+        JOIN    1    2    2    .    .    0    1    1    0    1    0
+        GRAD    0    1    2    0    .    .    0    1    2    1    0
+        JOIN    0    2    2    .    .    0    0    2    0    1    0
+        REDUCE  *    2    4    .    .    0    .    3    0    1    0
+        WAIT    0    2    4    .    .    0    .    0    0    1    0
+        WAIT    1    2    4    .    .    0    .    0    0    1    0
+        STEP    0    4    4    1    0    0    .    3    3    1    0
+        GRAD    0    4    5    1    .    .    2    1    3    1    0
+        GRAD    1    4    6    1    .    .    3    1    4    1    0
+        JOIN    1    6    6    .    .    1    3    1    0    1    0
+        GRAD    0    5    6    1    .    .    2    1    5    1    0
+        JOIN    0    6    6    .    .    1    2    2    0    1    0
+        REDUCE  *    6    8    .    .    1    .    3    0    1    0
+        WAIT    0    6    8    .    .    1    .    0    0    1    0
+        WAIT    1    6    8    .    .    1    .    0    0    1    0
+        STEP    0    8    8    2    1    1    .    3    3    1    0
+        """,
+    ),
+    (
+        # asgd's times; only gradients at the current parameters count:
+        # b's, pushed 1 s after each of a's, are always one update old and dropped (STALE, code 1)
+        "ringmaster-asgd",
+        {"threshold": 1},
+        2,
+        """
+        REDUCE  0    0    2    .    .    0    .    0    0    1    1
+        WAIT    0    0    2    .    .    0    .    0    0    1    2
+        COPY    0    2    2    0    .    0    .    0    0    1    0
+        REDUCE  1    0    2    .    .    1    .    0    0    1    1
+        WAIT    1    0    2    .    .    1    .    0    0    1    2
+        COPY    1    2    2    0    .    1    .    0    0    1    0
+        GRAD    0    2    4    0    .    .    0    2    0    1    0
+        JOIN    0    4    4    .    .    2    0    2    0    1    0
+        REDUCE  0    4    6    .    .    2    .    2    0    1    0
+        WAIT    0    4    6    .    .    2    .    0    0    1    1
+        GRAD    1    2    6    0    .    .    1    2    2    1    0
+        JOIN    1    6    6    .    .    4    1    2    0    1    0
+        STEP    2    6    6    1    0    2    .    2    2    1    0
+        REDUCE  1    6    7    .    .    4    .    2    0    1    0
+        WAIT    1    6    7    .    .    4    .    0    0    1    1
+        DISCARD 2    7    7    .    .    4    .    2    0    1    1
+        REDUCE  0    6    8    .    .    3    .    0    0    1    1
+        WAIT    0    6    8    .    .    3    .    0    0    1    2
+        COPY    0    8    8    1    .    3    .    0    0    1    0
+        REDUCE  1    7  8.5    .    .    5    .    0    0    1    1
+        WAIT    1    7  8.5    .    .    5    .    0    0    1    2
+        COPY    1  8.5  8.5    1    .    5    .    0    0    1    0
+        GRAD    0    8   10    1    .    .    2    2    4    1    0
+        JOIN    0   10   10    .    .    6    2    2    0    1    0
+        REDUCE  0   10   12    .    .    6    .    2    0    1    0
+        WAIT    0   10   12    .    .    6    .    0    0    1    1
+        STEP    2   12   12    2    1    6    .    2    2    1    0
+        GRAD    1  8.5 12.5    1    .    .    3    2    6    1    0
+        JOIN    1 12.5 12.5    .    .    8    3    2    0    1    0
+        REDUCE  1 12.5 13.5    .    .    8    .    2    0    1    0
+        WAIT    1 12.5 13.5    .    .    8    .    0    0    1    1
+        DISCARD 2 13.5 13.5    .    .    8    .    2    0    1    1
+        REDUCE  0   12   14    .    .    7    .    0    0    1    1
+        WAIT    0   12   14    .    .    7    .    0    0    1    2
+        COPY    0   14   14    2    .    7    .    0    0    1    0
+        REDUCE  1 13.5 14.75    .    .    9    .    0    0    1    1
+        WAIT    1 13.5 14.75    .    .    9    .    0    0    1    2
+        COPY    1 14.75 14.75    2    .    9    .    0    0    1    0
+        """,
+    ),
+    (
+        # times 2 and 4 s, mean 3: wanted 2 + 1·1 and 2 - .5·1, scaled to a sum of 4: 2.67 and 1.33, rounded 3 and 1:
+        # lb-bsp's batches and times
+        "omnilearn",
+        {"overlap": False},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        JOIN    0    2    2    .    .    0    0    2    0    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        JOIN    1    4    4    .    .    0    1    2    0    1    0
+        REDUCE  *    4    6    .    .    0    .    4    0    1    0
+        WAIT    0    2    6    .    .    0    .    0    0    1    0
+        WAIT    1    4    6    .    .    0    .    0    0    1    0
+        STEP    0    6    6    1    0    0    .    4    4    1    0
+        GRAD    1    6    8    1    .    .    2    1    7    1    0
+        JOIN    1    8    8    .    .    1    2    1    0    1    0
+        GRAD    0    6    9    1    .    .    3    3    4    1    0
+        JOIN    0    9    9    .    .    1    3    3    0    1    0
+        REDUCE  *    9   11    .    .    1    .    4    0    1    0
+        WAIT    0    9   11    .    .    1    .    0    0    1    0
+        WAIT    1    8   11    .    .    1    .    0    0    1    0
+        STEP    0   11   11    2    1    1    .    4    4    1    0
+        """,
+    ),
+    (
+        # no delay exceeds two workers: asgd's log
+        "delay-adaptive-asgd",
+        {},
+        3,
+        """
+        REDUCE  0    0    2    .    .    0    .    0    0    1    1
+        WAIT    0    0    2    .    .    0    .    0    0    1    2
+        COPY    0    2    2    0    .    0    .    0    0    1    0
+        REDUCE  1    0    2    .    .    1    .    0    0    1    1
+        WAIT    1    0    2    .    .    1    .    0    0    1    2
+        COPY    1    2    2    0    .    1    .    0    0    1    0
+        GRAD    0    2    4    0    .    .    0    2    0    1    0
+        JOIN    0    4    4    .    .    2    0    2    0    1    0
+        REDUCE  0    4    6    .    .    2    .    2    0    1    0
+        WAIT    0    4    6    .    .    2    .    0    0    1    1
+        GRAD    1    2    6    0    .    .    1    2    2    1    0
+        JOIN    1    6    6    .    .    4    1    2    0    1    0
+        STEP    2    6    6    1    0    2    .    2    2    1    0
+        REDUCE  1    6    7    .    .    4    .    2    0    1    0
+        WAIT    1    6    7    .    .    4    .    0    0    1    1
+        STEP    2    7    7    2    1    4    .    2    2    1    0
+        REDUCE  0    6    8    .    .    3    .    0    0    1    1
+        WAIT    0    6    8    .    .    3    .    0    0    1    2
+        COPY    0    8    8    1    .    3    .    0    0    1    0
+        REDUCE  1    7  8.5    .    .    5    .    0    0    1    1
+        WAIT    1    7  8.5    .    .    5    .    0    0    1    2
+        COPY    1  8.5  8.5    2    .    5    .    0    0    1    0
+        GRAD    0    8   10    1    .    .    2    2    4    1    0
+        JOIN    0   10   10    .    .    6    2    2    0    1    0
+        REDUCE  0   10   12    .    .    6    .    2    0    1    0
+        WAIT    0   10   12    .    .    6    .    0    0    1    1
+        STEP    2   12   12    3    2    6    .    2    2    1    0
+        GRAD    1  8.5 12.5    2    .    .    3    2    6    1    0
+        JOIN    1 12.5 12.5    .    .    8    3    2    0    1    0
+        REDUCE  1 12.5 13.5    .    .    8    .    2    0    1    0
+        WAIT    1 12.5 13.5    .    .    8    .    0    0    1    1
+        STEP    2 13.5 13.5    4    3    8    .    2    2    1    0
+        REDUCE  0   12   14    .    .    7    .    0    0    1    1
+        WAIT    0   12   14    .    .    7    .    0    0    1    2
+        COPY    0   14   14    3    .    7    .    0    0    1    0
+        REDUCE  1 13.5 14.75    .    .    9    .    0    0    1    1
+        WAIT    1 13.5 14.75    .    .    9    .    0    0    1    2
+        COPY    1 14.75 14.75    4    .    9    .    0    0    1    0
+        """,
+    ),
+]

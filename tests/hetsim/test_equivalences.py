@@ -1,0 +1,171 @@
+"""What each algorithm claims to be under its exact conditions: another one, to the byte of its log or in all numbers that training sees."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade_clusters import cluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hetsim.algorithms.dropcompute import best_limit
+from hetsim.algorithms.omnilearn import proportional
+from hetsim.cluster.spec import Cluster, Link
+from hetsim.schedule import Schedule
+from hetsim.schedule.log import DTYPE
+from hetsim.simulate import simulate
+
+LINKS: dict[str, Any] = {"gradient_bytes": 1e6, "bandwidths": [2e6, 3e6, 4e6], "latency_s": 1e-3}
+SERVER = Link(bytes_per_s=3e6, latency_s=1e-3)
+
+
+def three(speeds: tuple[float, ...] = (40.0, 20.0, 10.0), **more: Any) -> Cluster:
+    return cluster(
+        speeds,
+        **{"server": SERVER, "global_batch_samples": 18, "micro_batch_samples": 2, "jitter_cv": 0.3, **LINKS, **more},
+    )
+
+
+EQUAL = three((20.0,) * 3, jitter_cv=0.0, bandwidths=[3e6] * 3)
+
+
+def schedule(name: str, c: Cluster, updates: int = 25, **options: Any) -> Schedule:
+    return simulate(c, name, options=options, updates=updates).schedule
+
+
+def assert_same_log(a: Schedule, b: Schedule) -> None:
+    for column in DTYPE.names or ():
+        assert getattr(a, column).tobytes() == getattr(b, column).tobytes(), column
+
+
+def assert_same_numbers(a: Schedule, b: Schedule) -> None:
+    """Every update steps from the one before on the same samples per worker, as old, with the same weights; only times and sample
+    numbers may differ, which decide nothing that a model's expectation sees."""
+    u, v = a.updates, b.updates
+    assert u.is_sequence and v.is_sequence and len(u) == len(v) > 10
+    for column in ("samples", "divisor", "scale", "begin", "worker", "part_samples", "staleness"):
+        assert getattr(u, column).tolist() == getattr(v, column).tolist(), column
+    assert not u.predicted.any() and not v.predicted.any()
+
+
+# ---- synchronous ---------------------------------------------------------------------------------------------------------
+
+
+def test_dropcompute_without_a_limit_is_s_sgd() -> None:
+    for options in ({"limit": "none"}, {"limit": "fixed", "limit_s": 1e6}):
+        assert_same_numbers(schedule("dropcompute", three(), **options), schedule("s-sgd", three()))
+
+
+def test_dropcompute_with_one_micro_batch_is_s_sgd_without_overlap_to_the_byte() -> None:
+    c = three(micro_batch_samples=6)
+    assert_same_log(schedule("dropcompute", c, limit="none"), schedule("s-sgd", c, overlap=False))
+
+
+@pytest.mark.parametrize("limit_s", [0.01, 0.09, 0.25, 0.45, 1.0])
+def test_dropcompute_s_period_is_its_limit_rounded_up_to_a_micro_batch(limit_s: float) -> None:
+    """max_i min(⌈τ/g_i⌉, 3)·g_i + C with g = .05, .1, .2 s."""
+    c = three(jitter_cv=0.0)
+    all_reduce = 2 * 2 * (1e-3 + 1e6 / (3 * 2e6))
+    ends = [min(max(math.ceil(limit_s / g - 1e-9), 1), 3) * g for g in (0.05, 0.1, 0.2)]
+    t = simulate(c, "dropcompute", options={"limit": "fixed", "limit_s": limit_s}, updates=20).timing
+    assert t.update_period_s == pytest.approx(max(ends) + all_reduce, rel=1e-9)
+    assert t.mean_batch_samples == sum(2 * round(e / g) for e, g in zip(ends, (0.05, 0.1, 0.2), strict=True))
+
+
+def gain(table: tuple[tuple[float, ...], ...], passes: tuple[int, ...], network_s: float, limit_s: float) -> float:
+    """S(τ), micro-batch by micro-batch."""
+    ratio, done = 0.0, 0
+    for row in table:
+        stops = []
+        for seconds, count in zip(row, passes, strict=True):
+            at, made = 0.0, 0
+            while made < count and (made == 0 or at < limit_s - 1e-9 * seconds):
+                made += 1
+                at = made * seconds / count
+            stops.append(at)
+            done += made
+        ratio += (max(row) + network_s) / (max(stops) + network_s)
+    return ratio / len(table) * done / (sum(passes) * len(table))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.integers(1, 40)] * 3), min_size=1, max_size=4),
+    st.tuples(*[st.integers(1, 6)] * 3),
+    st.integers(0, 20),
+)
+def test_dropcompute_chooses_the_limit_of_the_largest_speed_up(
+    rows: list[tuple[int, ...]], passes: tuple[int, ...], network: int
+) -> None:
+    table = tuple(tuple(float(x) for x in row) for row in rows)
+    chosen = best_limit(table, passes, float(network))
+    means = np.array(table).mean(axis=0) / np.array(passes)
+    tried = [j * float(m) * 0.999 for m, count in zip(means, passes, strict=True) for j in range(1, count)]
+    best = max([1.0, *(gain(table, passes, network, limit) for limit in tried)])
+    assert (1.0 if math.isinf(chosen) else gain(table, passes, network, chosen)) == pytest.approx(best, rel=1e-9)
+    assert math.isinf(chosen) == (best <= 1.0 + 1e-9)
+
+
+def test_dropcompute_picks_a_limit_where_one_pays_and_keeps_it() -> None:
+    """One worker eight times as slow, a fast network: after the measured updates it is cut to one of its three micro-batches."""
+    c = three((80.0, 80.0, 10.0), gradient_bytes=1e3, jitter_cv=0.0)
+    u = schedule("dropcompute", c, measured_updates=4).updates
+    assert u.part_samples.reshape(-1, 3)[:4].tolist() == [[6, 6, 6]] * 4
+    assert u.part_samples.reshape(-1, 3)[4:].tolist() == [[6, 6, 2]] * 21
+
+
+def test_omnilearn_on_equal_workers_is_s_sgd() -> None:
+    assert_same_log(schedule("omnilearn", EQUAL), schedule("s-sgd", EQUAL))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.integers(1, 6))
+def test_one_step_of_omnilearn_s_controller(data: st.DataObject, n: int) -> None:
+    """The sum is kept, nobody is left without samples or over its cap; without overheads one step makes all times equal to a sample."""
+    lists = lambda s: tuple(data.draw(st.lists(s, min_size=n, max_size=n)))  # noqa: E731
+    batches, speeds = lists(st.integers(1, 200)), lists(st.floats(1.0, 1000.0))
+    caps = lists(st.one_of(st.none(), st.integers(1, 300)))
+    made = proportional(batches, speeds, caps, 0.0)
+    total = sum(batches)
+    assert sum(made) == total and min(made) >= 1
+    if sum(total if cap is None else cap for cap in caps) >= total:
+        assert all(cap is None or b <= cap for b, cap in zip(made, caps, strict=True))
+    if not any(caps) and min(total * x / sum(speeds) for x in speeds) >= 1:
+        assert all(abs(b - total * x / sum(speeds)) < 1 + 1e-6 for b, x in zip(made, speeds, strict=True))
+
+
+# ---- asynchronous --------------------------------------------------------------------------------------------------------
+
+
+def test_ringmaster_without_a_threshold_is_asgd() -> None:
+    assert_same_log(schedule("ringmaster-asgd", three(), 60, threshold=10**9), schedule("asgd", three(), 60))
+    assert_same_log(schedule("ringmaster-asgd", EQUAL, 60), schedule("asgd", EQUAL, 60))  # nobody is n updates late
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3])
+def test_ringmaster_drops_exactly_what_is_too_old(threshold: int) -> None:
+    """By a count of our own: of every push its updates since its pull."""
+    r = simulate(three((80.0, 10.0, 9.0)), "ringmaster-asgd", options={"threshold": threshold}, updates=60)
+    u = r.schedule.updates
+    assert u.staleness.max() == threshold - 1
+    assert r.samples.discarded > 0
+
+
+def test_delay_adaptive_without_long_delays_is_asgd() -> None:
+    """Of two equal workers a gradient is at most two updates old, whoever comes first in a round."""
+    two = cluster([20.0, 20.0], server=SERVER, global_batch_samples=12, **{**LINKS, "bandwidths": [3e6, 3e6]})
+    a = schedule("delay-adaptive-asgd", two, 60)
+    assert a.updates.staleness.max() == 2
+    assert_same_log(a, schedule("asgd", two, 60))
+
+
+def test_delay_adaptive_shrinks_the_steps_of_old_gradients_and_nothing_else() -> None:
+    c = three((400.0, 400.0, 4.0), gradient_bytes=1e3)
+    a, b = schedule("delay-adaptive-asgd", c, 200), schedule("asgd", c, 200)
+    u = a.updates
+    assert u.staleness.max() > 20
+    assert u.scale.tolist() == [3 / max(3, τ) for τ in u.staleness.tolist()]
+    assert a.end_s.tobytes() == b.end_s.tobytes() and a.state.tobytes() == b.state.tobytes()
