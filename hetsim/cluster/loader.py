@@ -44,12 +44,15 @@ def profile_tree(profile: Profile) -> Node:
     return parse_document(profile.to_yaml(), profile.name)
 
 
-def rebuilt(tree: Node, values: Mapping[str, Any], *, name: str, flag: str) -> Profile:
+def rebuilt(tree: Node, values: Mapping[str, Any], *, overrides: Sequence[str] = (), name: str, flag: str) -> Profile:
     """The profile of `profile_tree` with other values by path, checked like one from a file; the tree stays as it is.
 
+    `overrides`: as `load_profile` takes them, before the values.
     `name` and `flag` stand for the file and for `--set` in messages. Raises ProfileError.
     """
     root = tree.copy()
+    for override in overrides:
+        apply_override(root, override)
     for field, value in values.items():
         apply_value(root, field, value, flag)
     return _validated(root, name, trusted=True)

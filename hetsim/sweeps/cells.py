@@ -10,8 +10,9 @@ from typing import Any
 
 from hetsim.cluster.loader import profile_tree, rebuilt
 from hetsim.cluster.spec import Cluster
-from hetsim.errors import UsageError
+from hetsim.errors import ProfileError, UsageError
 from hetsim.labels import parse
+from hetsim.sweeps.composed import COMPOSED, overrides_of
 from hetsim.sweeps.design import points
 from hetsim.sweeps.spec import SweepSpec
 
@@ -36,10 +37,18 @@ def cells(spec: SweepSpec) -> Iterator[Cell]:
     for index, values in enumerate(points(spec.axes, spec.latin)):
         stated = dict(zip(spec.fields, values, strict=True))
         where = f"cell {index} ({', '.join(f'{field}={json.dumps(value)}' for field, value in stated.items())})"
-        cluster = rebuilt(tree, stated, name=where, flag="sweep").cluster()
         try:
+            several = [
+                text
+                for field in COMPOSED
+                if field in stated
+                for text in overrides_of(spec.profile, field, stated.pop(field))
+            ]
+            cluster = rebuilt(tree, stated, overrides=several, name=where, flag="sweep").cluster()
             for contender in chosen:
                 contender.algorithm(cluster.options)
+        except ProfileError:
+            raise
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         yield Cell(index=index, values=values, cluster=cluster, key=_key(spec, cluster))

@@ -5,7 +5,8 @@
     Latin     fields that a Latin hypercube fills
     points    every combination of the grid, each with every point of the hypercube
 
-A field is a path of the profile, as `--set` has it: `network.bandwidth_gbit_per_s`, `workers.d.samples_per_s`.
+A field is a path of the profile, as `--set` has it (`network.bandwidth_gbit_per_s`, `workers.d.samples_per_s`), or `speed-ratio`, which
+stands for the speeds of all workers (`hetsim.sweeps.composed`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from hetsim.errors import UsageError
+from hetsim.sweeps.composed import SPEED_RATIO, clash
 
 MOST_CELLS = 100_000  # a week of two cores at a second and a half each [our choice]
 MOST_FIELDS = 64  # [our choice]
@@ -156,6 +158,9 @@ def fields_of(axes: Sequence[Axis], latin: Latin | None) -> tuple[str, ...]:
         short, long = sorted((one, other), key=len)
         if f"{long}.".startswith(f"{short}."):
             raise UsageError(f"{long} is swept twice" if one == other else f"{long} is swept twice, also by {short}")
+    twice = clash(fields)
+    if twice is not None:
+        raise UsageError(f"{twice} is swept twice, also by {SPEED_RATIO}")
     return tuple(fields)
 
 
