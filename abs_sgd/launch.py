@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
@@ -89,6 +89,7 @@ def launch(
     checkpoint_every: int = 0,
     resume: bool = False,
     restarts: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> LiveRun:
     """Train live on this machine: a process for each worker of `cluster` (a Profile or a Cluster) and for the parameter
     server where there is one, over the loopback interface.
@@ -101,6 +102,7 @@ def launch(
 
     `checkpoint_every`: updates between two checkpoints, 0 for none, in `folder`; `resume`: go on from the newest one there (from the
     beginning where there is none); `restarts`: how many times a run whose rank died is started again from its newest checkpoint by itself.
+    `progress` is told how many updates the rank that is furthest has made, when that changes.
     Raises UsageError, RankFailedError.
     """
     from abs_sgd.cpu_shares import groups
@@ -146,7 +148,7 @@ def launch(
             keeping = keeping_of(path, checkpoint_every, resume, resolved, *named)
             try:
                 with groups(cpu_shares) as made_groups, _store() as port:
-                    _run_all(replace(job, port=port, keeping=keeping, groups=tuple(map(str, made_groups))))
+                    _run_all(replace(job, port=port, keeping=keeping, groups=tuple(map(str, made_groups))), progress)
                 return read(path)
             except RankFailedError as error:
                 if not (restarts and error.again):
@@ -175,7 +177,7 @@ def _tcp_store(port: int, *, is_master: bool) -> Any:
     return dist.TCPStore("127.0.0.1", port, is_master=is_master, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
-def _run_all(job: Job) -> None:
+def _run_all(job: Job, progress: Callable[[int], None] | None) -> None:
     context = multiprocessing.get_context("spawn")
     names = job.names
     steps = context.RawArray("q", len(names))
@@ -188,11 +190,19 @@ def _run_all(job: Job) -> None:
     def codes() -> list[int | None]:
         return [p.exitcode for p in ranks if p.pid is not None]
 
+    told = 0
+
+    def tell() -> None:
+        nonlocal told
+        if progress is not None and (now := max(steps)) > told:
+            told = now
+            progress(told)
+
     try:
         with _environment({"OMP_NUM_THREADS": "1"}):
             for process in ranks:
                 process.start()
-        failed = processes.watch(codes)
+        failed = processes.watch(codes, tell)
     finally:
         processes.end([p for p in ranks if p.pid is not None], codes)
     if failed:

@@ -67,8 +67,10 @@ def folder_or_temporary(folder: str | Path | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def watch(codes: Codes) -> list[int]:
-    """Wait until all have ended; after the first failure those that are left have a moment. Ranks in the order in which they failed."""
+def watch(codes: Codes, meanwhile: Callable[[], None] = lambda: None) -> list[int]:
+    """Wait until all have ended; after the first failure those that are left have a moment. Ranks in the order in which they failed.
+
+    `meanwhile` is called again and again."""
     failed: list[int] = []
     until = float("inf")
     while True:
@@ -78,6 +80,7 @@ def watch(codes: Codes) -> list[int]:
             until = min(until, time.monotonic() + STOP_BY_ITSELF_S)
         if None not in now or time.monotonic() >= until:
             return failed
+        meanwhile()
         time.sleep(POLL_S)
 
 

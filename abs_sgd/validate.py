@@ -99,7 +99,7 @@ def validate(
     """Predict, run live and compare, `runs` paired seeds from `seed` on, for every label of `algorithms`.
 
     `unpaced`: nothing is emulated, passes and collectives take what they take here; the profile is this machine's own, calibrated with the
-    same `cpu_shares` (of a core for each rank).
+    same `cpu_shares` (of a core for each rank). `progress(done, of, what)` counts the updates of all runs.
 
     `shape`: True shapes links or raises NetLabError, False does not, None does where root and tc allow. Raises UsageError (an algorithm
     that does not run live), RankFailedError (a worker that cannot keep its profile's time among them).
@@ -123,9 +123,10 @@ def validate(
         for index, (label, algorithm) in enumerate(chosen):
             done = []
             for number in range(runs):
-                if progress is not None:
-                    progress(index * runs + number, len(chosen) * runs, f"{label}, seed {seed + number}")
-                done.append(_pair(setup, algorithm, seed + number, lab))
+                before, of = (index * runs + number) * updates, len(chosen) * runs * updates
+                tell = _counted(progress, before, of, f"{label}, seed {seed + number}")
+                tell(0)
+                done.append(_pair(setup, algorithm, seed + number, lab, tell))
             pairs[label] = [pair for pair, _ in done]
             compared = [run for _, run in done]
             found = agreement.checks(compared, allowed, updates)
@@ -276,9 +277,16 @@ def _network(setup: Setup, shape: bool | None, *, server: bool = False) -> Itera
         yield lab
 
 
-def _pair(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> tuple[Pair, agreement.Run]:
+def _counted(progress: Progress | None, before: int, of: int, what: str) -> Callable[[int], None]:
+    """Tells of the updates of one run among those of all."""
+    return lambda made: progress(before + made, of, what) if progress else None
+
+
+def _pair(
+    setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None, tell: Callable[[int], None]
+) -> tuple[Pair, agreement.Run]:
     predicted = predict(setup, algorithm, seed)
-    live = _run_live(setup, algorithm, seed, lab)
+    live = _run_live(setup, algorithm, seed, lab, tell)
     pair, run = compared(setup, predicted, live.schedule, live.parameters_P)
     late = {} if setup.unpaced else late_passes(setup, live.schedule)
     return pair, dataclasses.replace(run, late_passes=late)
@@ -343,7 +351,9 @@ def _figures(setup: Setup, schedule: Schedule, curve: Curve | None) -> agreement
     return agreement.figures(schedule, setup.cluster, met[1] if met else None, agreement.finite(float(curve.loss[-1])))
 
 
-def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None) -> LiveRun:
+def _run_live(
+    setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None, progress: Callable[[int], None]
+) -> LiveRun:
     """One paced run, its links shaped where there is a lab."""
     from abs_sgd.launch import launch
     from abs_sgd.runtime.run import Pacing, ranks_of
@@ -358,6 +368,7 @@ def _run_live(setup: Setup, algorithm: Algorithm, seed: int, lab: NetLab | None)
         pacing=Pacing() if setup.unpaced else Pacing(profile=True, pad=True, tolerance=setup.pace_tolerance),
         cpu_shares=setup.cpu_shares,
         hosts=[lab.namespace(rank) for rank in range(ranks_of(setup.cluster, algorithm))] if lab else (),
+        progress=progress,
     )
 
 

@@ -206,9 +206,14 @@ ANYTHING = Tolerances(
 
 @pytest.mark.live
 def test_a_validation_on_two_ranks() -> None:
+    told: list[tuple[int, int, str]] = []
     found = validate(
-        load_profile(TWO), ["abs-sgd"], updates=6, seed=3, tolerances=ANYTHING, shape=False, pace_tolerance=1000.0
-    )
+        load_profile(TWO), ["abs-sgd"], updates=6, seed=3, tolerances=ANYTHING, shape=False, pace_tolerance=1000.0,
+        progress=lambda *how_far: told.append(how_far),
+    )  # fmt: skip
+    assert told[0] == (0, 6, "abs-sgd, seed 3") and {of for _, of, _ in told} == {6}
+    counts = [done for done, _, _ in told]
+    assert counts == sorted(set(counts)) and len(counts) > 1  # it is told of updates while they are made
     check_live(found)
     assert found.document["shaped"] is False
     assert any("not shaped" in text for text in found.document["said"])
