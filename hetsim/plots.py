@@ -174,6 +174,7 @@ def _bars(
             "color": [BLUE if own else "#B8BDC4" for own in ours],
             "pattern": {
                 "shape": ["" if own else "/" for own in ours],
+                "fillmode": "overlay",
                 "fgcolor": "#FFFFFF",
                 "size": 6,
                 "solidity": 0.25,

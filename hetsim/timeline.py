@@ -169,6 +169,7 @@ def _bar(
             "line": {"color": "#FFFFFF", "width": 1},
             "pattern": {
                 "shape": pattern,
+                "fillmode": "overlay",  # else, without plotly's own template, nothing is below the pattern
                 "fgcolor": "#5A5A5A" if activity == "waiting" else "#FFFFFF",
                 "size": 5,
                 "solidity": 0.2,

@@ -29,7 +29,8 @@ def main() -> None:
 
     from hetsim.webapp import session
 
-    st.set_page_config(page_title="hetsim", page_icon=":material/bar_chart:", layout="wide")
+    # An icon of streamlit's own would be fetched from elsewhere.
+    st.set_page_config(page_title="hetsim", page_icon=str(HERE / "icon.svg"), layout="wide")
     session.restore()
     there = [(name, title, icon) for name, title, icon in PAGES if (HERE / f"{name}.py").is_file()]
     pages = [
