@@ -11,7 +11,7 @@ from hetsim.cluster.spec import Cluster
 from hetsim.convergence.constants import NODES, WorkloadConstants, constants_of
 from hetsim.convergence.joint import run_joint
 from hetsim.convergence.operations import compile_schedule
-from hetsim.convergence.plan import make_plan, plan_of, point_scales, reweighted
+from hetsim.convergence.plan import plan_of, point_scales, reweighted
 from hetsim.convergence.predictor import Curve, Setting, Target
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.sequence import Losses, Rule, run_sequence
@@ -101,7 +101,7 @@ def circumstances(schedule: Schedule, cluster: Cluster) -> Circumstances:
         delay=delay,
         point=PointRule(int(updates.rule[updates.predicted][0])),
         scale=float(point_scales(schedule)[updates.predicted][0]),
-        shares_change=bool(make_plan(updates, cluster.training).share_change.any()),
+        several=schedule.n > 1,
     )
 
 

@@ -97,7 +97,8 @@ def make_plan(updates: Updates, training: Training, scales: Floats | None = None
     weight = updates.part_samples / divisor[owner]
     noise: Floats = np.bincount(owner, weight**2 / updates.part_samples, len(updates)).astype(np.float64)
     blend = np.zeros(len(updates))
-    blend[(owner - updates.staleness)[forecast]] = own[forecast]
+    several = forecast & (np.diff(updates.begin)[owner] > 1)  # one alone is the mean, and never deviates from it
+    blend[(owner - updates.staleness)[several]] = own[several]
     needs_last = any(point.rule >= PointRule.LOCAL_PREDICTION for point in special)
     rows = _allocate(updates, points, special, weight, training.nesterov or needs_last, needs_last)
     return rows.finish(noise=noise, share_change=change, blend=blend, rate=rate, rate_predicted=predicted_rate)

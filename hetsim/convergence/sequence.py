@@ -20,6 +20,7 @@ from hetsim.schedule.kinds import PointRule
 Floats = NDArray[np.float64]
 CHECK_EVERY = 64  # updates between looks for settings that are done; a look costs about one update
 HOPELESS = 1e6  # times the initial loss: no return from there, and far from overflow
+ROUNDING = 2.0**-24  # relative, of a share in float32: what equal shares let through of exploding deviations
 COLUMN_BYTES = 128e6  # moments held at once; settings are run in parts where they need more
 
 
@@ -118,7 +119,7 @@ class SequenceRun:
         self.moments = Moments(plan.rows, settings * nodes)
         self.moments.start(plan.x[0], np.tile(quadratic.start, settings))
         self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, rule)
-        self.shares_change = bool(plan.share_change.any())
+        self.predicted = bool(plan.blend.any())  # points that several workers predict, each from its own gradient
         self.gain = 1.0 + self.beta if rule.nesterov else np.ones_like(self.beta)  # of the gradient in the step
         self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
 
@@ -148,8 +149,8 @@ class SequenceRun:
         """Update k of the plan, with gradient noise of variance `c` per sample."""
         plan = self.plan
         noise = plan.noise[k] * c
-        if self.shares_change:
-            noise = noise + plan.share_change[k] * self._deviation_noise(k, c)
+        if self.predicted:
+            noise = noise + (plan.share_change[k] + ROUNDING**2 * plan.noise[k]) * self._deviation_noise(k, c)
         made = plan.made.get(k, ())
         for point in made:
             if point.rule == PointRule.LOOK_AHEAD:
@@ -220,8 +221,8 @@ class SequenceRun:
         """h²·u: the variance on update k's gradient per unit of Σ (w' - w)²/b.
 
         A worker's own point deviates from the mean point by d' = -γa(h d + ε), γ = lr (Nesterov: lr(1+β)); u = b·E d² obeys
-        u' = (γa)²(h² u + c), which grows without bound where γa·h ≥ 1 although equal shares never see it. Leading order: deviations count
-        as independent of each other and of the past."""
+        u' = (γa)²(h² u + c), which grows without bound where γa·h ≥ 1. Equal shares cancel it only as far as they are equal: to ROUNDING.
+        Leading order: deviations count as independent of each other and of the past."""
         noise: Floats = self.h**2 * self.deviation
         step = (self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain) ** 2
         self.deviation = step * (self.h**2 * self.deviation + c)

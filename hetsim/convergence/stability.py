@@ -84,11 +84,12 @@ def transition(
 
 
 def largest_stable_at(
-    momentum: float, point: PointRule, scale: float = 1.0, *, delay: int = 1, shares_change: bool = False
+    momentum: float, point: PointRule, scale: float = 1.0, *, delay: int = 1, several: bool = False
 ) -> float:
     """Largest stable a for a compute point, from the eigenvalues of `transition`.
 
-    With `shares_change` the workers' own deviations d' = -s·a·d from the mean point reach the update too: s·a < 1 as well [derived here].
+    With `several` workers each predicts by its own gradient and deviates from the mean point by d' = -s·a·d: s·a < 1 as well [derived
+    here]. Equal shares cancel deviations in the update, but not their growth, until rounding lets them through.
     """
     if point == PointRule.CURRENT:
         return largest_stable(momentum, delay)
@@ -107,7 +108,7 @@ def largest_stable_at(
         middle = 0.5 * (low + high)
         low, high = (middle, high) if stable(middle) else (low, middle)
     own = 1.0 if point == PointRule.LOCAL_PREDICTION else scale
-    feeds_back = shares_change and point in (PointRule.LOCAL_PREDICTION, PointRule.BLEND) and own > 0
+    feeds_back = several and point in (PointRule.LOCAL_PREDICTION, PointRule.BLEND) and own > 0
     return min(low, 1.0 / own) if feeds_back else low
 
 
@@ -149,13 +150,13 @@ class Circumstances:
     delay: float = 0.0
     point: PointRule = PointRule.CURRENT
     scale: float = 1.0
-    shares_change: bool = False
+    several: bool = False
 
     def bound(self, momentum: float) -> float:
         """Largest stable a = lr·h here."""
         if self.point == PointRule.CURRENT:
             return largest_stable(momentum, self.delay)
-        return largest_stable_at(momentum, self.point, self.scale, shares_change=self.shares_change)
+        return largest_stable_at(momentum, self.point, self.scale, several=self.several)
 
 
 SYNCHRONOUS = Circumstances()

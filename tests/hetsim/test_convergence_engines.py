@@ -111,12 +111,14 @@ def test_noise_of_changing_shares_is_nearly_the_whole_of_it() -> None:
 
 
 def test_deviations_feed_back_beyond_curvature_times_rate_one() -> None:
-    """Past lr·h = 1 a worker's own deviation from the mean point grows; equal shares never see it, changing shares do."""
+    """Past lr·h = 1 a worker's own deviation from the mean point grows; changing shares see it at once, equal ones once rounding lets it
+    through."""
     batches = [[8, 4, 12], [6, 6, 6]] * 60
     schedule = one_update_delay(batches, PointRule.LOCAL_PREDICTION)
     assert joint(schedule, PLAIN, 1.3, 0.0).diverged[0] and fast(schedule, PLAIN, 1.3, 0.0).diverged[0]
     equal = one_update_delay([[8, 4, 12]] * 120, PointRule.LOCAL_PREDICTION)
-    assert not fast(equal, PLAIN, 1.3, 0.0).diverged[0]
+    assert fast(equal, PLAIN, 1.3, 0.0).diverged[0] and not fast(equal, PLAIN, 0.95, 0.0).diverged[0]
+    assert not fast(one_update_delay([[8]] * 120, PointRule.LOCAL_PREDICTION), PLAIN, 1.3, 0.0).diverged[0]
 
 
 MONTE_CARLO = {

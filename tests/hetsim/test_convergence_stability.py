@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hetsim import load_profile, simulate
+from hetsim.algorithms import make
 from hetsim.convergence.complexity import Difficulty, asynchronous_time, minibatch_time, optimal_time
+from hetsim.convergence.constants import constants_of
+from hetsim.convergence.nqm import NoisyQuadratic
+from hetsim.convergence.predictor import Setting
 from hetsim.convergence.stability import (
     SYNCHRONOUS,
     Circumstances,
@@ -74,8 +79,36 @@ def test_bounds_of_other_points() -> None:
     assert largest_stable_at(0.9, PointRule.LOOK_AHEAD) == pytest.approx(0.27, abs=0.005)
     assert largest_stable_at(0.0, PointRule.LOOK_AHEAD) == pytest.approx(0.618, abs=0.001)
     assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION) == pytest.approx(3.8, rel=1e-6)
-    assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, shares_change=True) == pytest.approx(1.0)
+    assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, several=True) == pytest.approx(1.0)
     assert largest_stable_at(0.9, PointRule.CURRENT, delay=2) == largest_stable(0.9, 2)
+
+
+def predicted_by_four(a: float, updates: int) -> float:
+    """|x| in float32 after updates of four workers with equal shares and local predictions on one direction of curvature 1, β = .9."""
+    rng = np.random.default_rng(0)
+    x, v, points, lr = np.float32(1.0), np.float32(0.0), np.ones(4, np.float32), np.float32(a)
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(updates):
+            g = points + np.float32(1e-3) * rng.standard_normal(4).astype(np.float32)
+            mean = np.float32(0.25) * g.sum(dtype=np.float32)
+            points = x - lr * (np.float32(0.9) * v + g)
+            v = np.float32(0.9) * v + mean
+            x = x - lr * v
+    return float(np.abs(x))
+
+
+@pytest.mark.parametrize(("a", "stable"), [(0.5, True), (0.95, True), (1.5, False), (2.0, False)])
+def test_equal_shares_do_not_save_predictions_past_their_bound(a: float, stable: bool) -> None:
+    """The mean alone would be stable to 3.8, but every worker's own deviation grows as a^k until rounding lets it through; the model of a
+    Schedule with equal shares says the same."""
+    assert (a < largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, several=True)) == stable
+    assert (predicted_by_four(a, 400) < 0.1) == stable
+    cluster = load_profile("homogeneous-4").cluster()
+    algorithm = make("one-step-delay", {"compute_point": "local-prediction"})
+    schedule = simulate(cluster, algorithm, updates=80).schedule  # all within the first epoch: shares are equal
+    largest = constants_of(cluster.workload).nqm.quadratic().largest_curvature
+    (curve,) = NoisyQuadratic().curves(schedule, cluster, [Setting(learning_rate=a / largest, momentum=0.9)])
+    assert curve.diverged != stable
 
 
 @given(st.floats(0.0, 0.99), st.floats(0.0, 5.0))
@@ -113,7 +146,7 @@ def test_cautions() -> None:
     assert codes(learning_rate=0.2) == ["unstable-learning-rate"]
     assert codes(SYNCHRONOUS, learning_rate=0.2) == []
     assert codes(batch_samples=300, critical_batch_samples=200) == ["batch-past-critical"]
-    predicted = Circumstances(delay=1.0, point=PointRule.LOCAL_PREDICTION, shares_change=True)
+    predicted = Circumstances(delay=1.0, point=PointRule.LOCAL_PREDICTION, several=True)
     assert codes(predicted, learning_rate=2.0) == ["unstable-learning-rate"]
 
 
