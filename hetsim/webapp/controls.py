@@ -1,8 +1,8 @@
 """Controls: from a view to the values they show, and from their values to the overrides of a view. Pure, without streamlit.
 
-    split         a view's overrides: those that the controls stand for, and the others, which stay
-    values_of     what the controls show for a view
-    overrides_of  the overrides that turn the profile of departure into one with these values; none where nothing is changed
+split         a view's overrides: those that the controls stand for, and the others, which stay
+values_of     what the controls show for a view
+overrides_of  the overrides that turn the profile of departure into one with these values; none where nothing is changed
 """
 
 from __future__ import annotations

@@ -72,6 +72,11 @@ class Job:
             raise self._result
         raise SimulationError(str(self._result or f"not there yet: {self.state}"))
 
+    @property
+    def reason(self) -> str:
+        """Why it is not done, in words."""
+        return str(self._result or self.state)
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until it is over, or so long; whether it is over."""
         return self._over.wait(timeout_s)

@@ -1,9 +1,9 @@
-"""Comparisons by view, cached for all sessions: at fixed settings at once, tuned by a job."""
+"""Comparisons by view, cached for all sessions: a quick one at once, the tuned one by a job."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import streamlit as st
 
@@ -11,36 +11,59 @@ from hetsim.comparison import Comparison
 from hetsim.webapp import jobs
 from hetsim.webapp.view import View
 
-MOST_KEPT = 64  # pictures; at fixed settings about a megabyte each
+MOST_KEPT = 24  # quick pictures [our choice], some megabytes each
 Report = Callable[..., None]
 
 
 def picture(view: View, tuned: bool | None = None) -> Comparison:
-    """The comparison of a view, tuned as the view says or as asked. Raises HetsimError. Takes seconds where it is not cached and tuned."""
+    """The comparison of a view: tuned where that is wanted and there already, else the quick one. Raises HetsimError."""
     wanted = view.tuned if tuned is None else tuned
-    if wanted:
-        job = jobs.find(tuned_key(view))
-        if job is not None and job.state == "done":
-            found: Comparison = job.result()
-            return found
-    return _kept(view, wanted)
+    done = finished(view) if wanted else None
+    return quick(view) if done is None else done
+
+
+def both(view: View, pinned: View | None) -> tuple[Comparison, Comparison | None]:
+    """The comparison of a view and of its baseline, of the same kind: both tuned, or neither. Raises HetsimError."""
+    if pinned is None:
+        return picture(view), None
+    tuned = state(view, pinned) == "tuned"
+    return picture(view, tuned), picture(pinned, tuned and pinned.tuned)
+
+
+def state(view: View, pinned: View | None = None) -> Literal["tuned", "fixed", "tuning"]:
+    """Whether a picture is tuned, need not be, or is still to be."""
+    wanted = [v for v in (view, pinned) if v is not None and v.tuned]
+    if not view.tuned:
+        return "fixed"
+    return "tuned" if all(finished(v) is not None for v in wanted) else "tuning"
+
+
+def finished(view: View) -> Comparison | None:
+    """The tuned comparison where a job has made it."""
+    job = jobs.find(tuned_key(view))
+    return job.result() if job is not None and job.state == "done" else None
+
+
+def quick(view: View) -> Comparison:
+    """The comparison at once: fixed settings, one seed. Raises HetsimError."""
+    return _quick(view)
 
 
 @st.cache_resource(max_entries=MOST_KEPT, show_spinner=False)
-def _kept(view: View, tuned: bool) -> Comparison:
-    return compute(view, tuned)
+def _quick(view: View) -> Comparison:
+    return compute(view, tuned=False)
 
 
 def compute(view: View, tuned: bool, report: Report | None = None) -> Comparison:
-    """The comparison itself, not cached."""
+    """The comparison itself, not cached. Raises HetsimError."""
     from hetsim.compare import compare
 
     def progress(label: str, done: int, total: int) -> None:
         if report is not None:
             report(done, total, label)
 
-    profile = view.profile()
-    return compare(profile, list(view.algorithms), seeds=1, seed=view.seed, jobs=1, progress=progress)
+    seeds = None if tuned else 1
+    return compare(view.profile(), list(view.algorithms), seeds=seeds, seed=view.seed, jobs=1, progress=progress)
 
 
 def tuned_key(view: View) -> Any:

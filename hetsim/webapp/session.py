@@ -14,10 +14,11 @@ from typing import Any
 
 import streamlit as st
 
-from hetsim.errors import UsageError
+from hetsim.errors import HetsimError, UsageError
 from hetsim.webapp.view import KEYS, View
 
-VIEW, BASELINE, GENERATION, RESTORED, REFUSED = "view", "baseline", "generation", "restored", "refused"
+VIEW, BASELINE, GENERATION = "view", "baseline", "generation"
+RESTORED, REFUSED, REJECTED, SETTLED = "restored", "refused", "rejected", "settled"
 OF_BASELINE = "base-"  # a link's parameters of the baseline begin so
 
 
@@ -100,3 +101,14 @@ def read_link(parameters: Mapping[str, Any]) -> tuple[View | None, View | None]:
         if key.startswith(OF_BASELINE) and key.removeprefix(OF_BASELINE) in KEYS
     }
     return (View.from_query(mine) if mine else None), (View.from_query(theirs) if theirs else None)
+
+
+def reject(error: HetsimError | None, text: str = "") -> None:
+    """Keep what is wrong with a profile that was brought, and its text; None: the last one was right."""
+    st.session_state[REJECTED] = None if error is None else (error, text)
+
+
+def rejected() -> tuple[HetsimError, str] | None:
+    """What is wrong with the profile that was brought last, and its text."""
+    found: tuple[HetsimError, str] | None = st.session_state.get(REJECTED)
+    return found

@@ -14,7 +14,7 @@ import shlex
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 from hetsim.cluster import DEFAULT_PROFILE, Profile, load_profile
 from hetsim.cluster.document import MAX_TEXT_BYTES
@@ -39,6 +39,7 @@ DEFAULT_ALGORITHMS = (
     "ssp",
     "abs-sgd",
 )
+FILE = "profile.yaml"  # what an own profile is called in messages
 KEYS = ("profile", "yaml", "set", "algorithms", "seed", "tuned", "target")
 
 
@@ -61,9 +62,10 @@ class View:
     def __post_init__(self) -> None:
         _check_source(self.source)
         _check_overrides(self.overrides)
-        if len(self.algorithms) > MAX_ALGORITHMS:
-            raise UsageError(f"{len(self.algorithms)} algorithms; the explorer compares up to {MAX_ALGORITHMS}")
-        object.__setattr__(self, "algorithms", tuple(c.label for c in contenders(self.algorithms)))
+        labels = tuple(c.label for c in contenders(self.algorithms[: MAX_ALGORITHMS + 1]))
+        if len(labels) > MAX_ALGORITHMS:
+            raise UsageError(f"more than {MAX_ALGORITHMS} algorithms, the most that the explorer compares")
+        object.__setattr__(self, "algorithms", labels)
         if not 0 <= self.seed <= MAX_SEED:
             raise UsageError(f"seed {self.seed}: a whole number from 0 to {MAX_SEED:,}")
         if self.target is not None and not (0 < self.target <= 1e12):
@@ -76,25 +78,17 @@ class View:
 
     def profile(self) -> Profile:
         """The profile with the overrides, loaded as untrusted. Raises ProfileError with all problems."""
-        return self._profile
-
-    @cached_property
-    def _profile(self) -> Profile:
         stated = () if self.target is None else (f"training.target_loss={self.target!r}",)
-        loaded = load_profile(self.source, trusted=False, overrides=(*self.overrides, *stated), name="profile")
+        loaded = _loaded(self.source, (*self.overrides, *stated))
         workers = sum(entry.count or 1 for entry in loaded.workers)
         if workers > MAX_WORKERS:
             message = f"{workers:,} workers; the explorer shows up to {MAX_WORKERS}"
-            raise ProfileError("profile", [Problem("workers", message, "hetsim compare takes more")])
+            raise ProfileError(FILE, [Problem("workers", message, "hetsim compare takes more")])
         return loaded
 
     def plain(self) -> Profile:
-        """The profile without the overrides: what the controls start from. Raises ProfileError."""
-        return self._plain
-
-    @cached_property
-    def _plain(self) -> Profile:
-        return load_profile(self.source, trusted=False, name="profile")
+        """The profile without the overrides. Raises ProfileError."""
+        return _loaded(self.source, ())
 
     def query(self) -> dict[str, str]:
         """The view as parameters of a link; what is as by default is left out. Raises UsageError where a profile is too large for it."""
@@ -155,6 +149,11 @@ class View:
 
 
 ALL_ALGORITHMS = (*DEFAULT_ALGORITHMS, ABLATION, LITERAL_READING)  # what `hetsim compare` takes where nothing is said
+
+
+@lru_cache(maxsize=128)
+def _loaded(source: str, overrides: tuple[str, ...]) -> Profile:
+    return load_profile(source, trusted=False, overrides=overrides, name=FILE)
 
 
 def _check_source(source: str) -> None:
