@@ -13,7 +13,8 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | command                              | meaning                                                                    | result                         |
 |--------------------------------------|----------------------------------------------------------------------------|--------------------------------|
 | compute(n, stream)                   | gradient **sum** over the next n samples at the worker's compute point, added to its accumulator; `stream`: an all-reduce with `stream` follows, and this pass feeds it bucket by bucket | Computed(samples, seconds); samples < n where an epoch or the data ends, 0 = no data left |
-| all_reduce(what, weight, gather, group, stream) | start a non-blocking collective: "gradients" (takes and clears the accumulator) or "parameters"; small tuples ride along and come back from everybody | handle |
+| all_reduce(what, weight, gather, group, stream, quorum, trigger, at_once) | start a non-blocking collective: "gradients" (takes and clears the accumulator) or "parameters"; small tuples ride along and come back from everybody; with `quorum` it starts once so many workers with samples have joined, with `trigger` once that rank has, and takes what the accumulators of the others hold; who joins at that instant is in it, unless it starts `at_once` | handle |
+| missed()                             | the worker's next collective if it has started without it, to be waited for and applied | handle / None |
 | poll(h) / wait(h)                    | complete yet? / block until complete                                       | bool / Reduced                 |
 | apply(h, scale, divisor)             | optimizer step on the reduced sum over the total count (or `divisor`)     | update number                  |
 | step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
@@ -23,9 +24,9 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | receive() / reply(m)                 | server: next message in order of arrival / answer a pull                   | Message / None                 |
 | discard(reason)                      | drop the own accumulator (worker) or the message's gradient (server)       | samples dropped                |
 | count(n)                             | add n to the counter shared by the current synchronization                 | the count as known here        |
-| draw(purpose) / now()                | a seeded uniform number / the clock                                        | float                          |
+| draw(purpose, shared) / now()        | a seeded uniform number, `shared`: the same on every rank / the clock      | float                          |
 
-Rules. Every timing-dependent outcome (poll, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
+Rules. Every timing-dependent outcome (poll, missed, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
 what all ranks must agree on (when to stop, the next batch sizes) is read from a Reduced, which is the same on every rank. After a
 Reduced with `stop` a rank launches nothing. Out of data, contribute zero samples and `wait`: polling would never let virtual time pass.
 """
@@ -91,13 +92,20 @@ class Compute(NamedTuple):
 
 
 class AllReduce(NamedTuple):
-    """Start a collective; None for `group` is everybody."""
+    """Start a collective; None for `group` is everybody. `quorum` and `trigger`: it need not wait for all (0 and -1: it does)."""
 
     what: What
     weight: float
     gather: tuple[float, ...]
     group: tuple[int, ...] | None
     stream: bool
+    quorum: int = 0
+    trigger: int = -1
+    at_once: bool = False
+
+
+class Missed(NamedTuple):
+    """Has the next collective started without this worker?"""
 
 
 class Poll(NamedTuple):
@@ -173,16 +181,17 @@ class Count(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """A seeded uniform number in [0, 1), keyed by purpose."""
+    """A seeded uniform number in [0, 1), keyed by purpose and worker, or where `shared` by purpose alone."""
 
     purpose: str
+    shared: bool = False
 
 
 class Now(NamedTuple):
     """The clock, seconds since the start."""
 
 
-_PUSH, _PULL, _RECEIVE, _NOW = Push(), Pull(), Receive(), Now()
+_PUSH, _PULL, _RECEIVE, _NOW, _MISSED = Push(), Pull(), Receive(), Now(), Missed()
 GRADIENTS = AllReduce("gradients", 1.0, (), None, False)
 STREAMED = AllReduce("gradients", 1.0, (), None, True)
 
@@ -192,7 +201,8 @@ class Port:
 
     `rank`, `name`, `n`: place in the group; `batch`: this worker's share of training.global_batch_samples; `global_batch`;
     `micro_batch`: samples of one micro-batch; `max_batch`: most samples one update may take from this worker (memory caps a
-    single pass, not a batch); `speed`: samples/s expected of this worker before anything was measured, and `speeds` of all.
+    single pass, not a batch); `speed`: samples/s expected of this worker before anything was measured, and `speeds` of all;
+    `by_name`: all ranks in order of their workers' names, for draws that must not hang on positions.
     """
 
     def __init__(
@@ -206,7 +216,9 @@ class Port:
         micro_batch: int,
         speeds: tuple[float, ...],
         max_pass: tuple[int | None, ...],
+        names: tuple[str, ...] = (),
     ) -> None:
+        self.by_name = tuple(sorted(range(n), key=lambda i: names[i] if names else str(i)))
         self.rank, self.name, self.n = rank, name, n
         self.batch, self.batches = batch, batches
         self.global_batch = sum(batches)
@@ -233,11 +245,18 @@ class Port:
         gather: tuple[float, ...] = (),
         group: tuple[int, ...] | None = None,
         stream: bool = False,
+        quorum: int = 0,
+        trigger: int = -1,
+        at_once: bool = False,
     ) -> AllReduce:
         """Start a collective; the accumulator or the parameters are handed over now."""
-        if not gather and group is None and what == "gradients" and weight == 1.0:
+        if not gather and group is None and what == "gradients" and weight == 1.0 and not quorum and trigger < 0:
             return STREAMED if stream else GRADIENTS
-        return AllReduce(what, weight, gather, group, stream)
+        return AllReduce(what, weight, gather, group, stream, quorum, trigger, at_once)
+
+    def missed(self) -> Missed:
+        """The next collective, if it has started without this worker."""
+        return _MISSED
 
     def poll(self, handle: Handle) -> Poll:
         """Complete yet?"""
@@ -279,9 +298,9 @@ class Port:
         """Add to the shared counter."""
         return Count(samples)
 
-    def draw(self, purpose: str) -> Draw:
+    def draw(self, purpose: str, shared: bool = False) -> Draw:
         """A seeded uniform number."""
-        return Draw(purpose)
+        return Draw(purpose, shared)
 
     def now(self) -> Now:
         """The clock."""

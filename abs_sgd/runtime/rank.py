@@ -173,7 +173,7 @@ class LiveRank:
 
     def all_reduce(self, command: cmd.AllReduce) -> LiveTransfer:
         """Hand over the accumulator or the parameters, and start."""
-        if command.group is not None:
+        if command.group is not None or command.quorum or command.trigger >= 0:
             raise ProgramError(f"{self.algorithm.name}: collectives of part of the group do not run live yet")
         more = self.dispenser.has_more()
         now, number, weight = self.watch.mark(), self.wire.launched, command.weight
@@ -372,9 +372,9 @@ class LiveRank:
         return total
 
     def draw(self, command: cmd.Draw) -> float:
-        """Uniform in [0, 1), keyed by (seed, purpose, name, how many were drawn): the simulator's draws."""
+        """Uniform in [0, 1), keyed by (seed, purpose, name or nobody's, how many were drawn): the simulator's draws."""
         index = self.draws[command.purpose] = self.draws.get(command.purpose, -1) + 1
-        return uniform(self.seed, command.purpose, self.port.name, index)
+        return uniform(self.seed, command.purpose, "" if command.shared else self.port.name, index)
 
     def now(self, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""

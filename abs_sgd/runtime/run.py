@@ -254,6 +254,7 @@ def port_of(cluster: Cluster, rank: int) -> cmd.Port:
         micro_batch=cluster.training.micro_batch_samples,
         speeds=tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers),
         max_pass=tuple(w.max_batch_samples for w in cluster.workers),
+        names=tuple(names),
     )
 
 

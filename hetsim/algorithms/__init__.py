@@ -9,8 +9,11 @@
     ssp                      parameter server, bounded skew
     abs-sgd                  delayed synchronous, open batch
     dropcompute              synchronous with a time limit on computation
+    backup-workers           synchronous, the last k gradients are dropped
     ringmaster-asgd          asynchronous, gradients that are too old are ignored
+    eager-sgd                partial all-reduces, late gradients come with the next
     omnilearn                synchronous, batches moved by a proportional controller
+    rennala-sgd              synchronous, the first S gradients whoever sends them
     delay-adaptive-asgd      asynchronous, smaller steps for older gradients
 
 A comparison that names none runs those up to abs-sgd; the others are run by name (or all with `-a all`): they have `by_default = False`.
@@ -47,8 +50,11 @@ from hetsim.algorithms import asgd  # noqa: F401
 from hetsim.algorithms import ssp  # noqa: F401
 from hetsim.algorithms import abs_sgd  # noqa: F401
 from hetsim.algorithms import dropcompute  # noqa: F401
+from hetsim.algorithms import backup_workers  # noqa: F401
 from hetsim.algorithms import ringmaster_asgd  # noqa: F401
+from hetsim.algorithms import eager_sgd  # noqa: F401
 from hetsim.algorithms import omnilearn  # noqa: F401
+from hetsim.algorithms import rennala_sgd  # noqa: F401
 from hetsim.algorithms import delay_adaptive_asgd  # noqa: F401
 # isort: on
 

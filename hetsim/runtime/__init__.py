@@ -3,6 +3,7 @@
 driver       the loop that answers commands; everything but compute, waiting and completion is answered without the event queue
 computing    passes whose speed changes while they run: slow-downs by event, compute slowed by a collective in flight
 collectives  joining, starting and completing all-reduces, streamed ones too
+partial      all-reduces that start without those who still compute
 server       the parameter server: pushes, pulls, the inbox
 data         who gets which samples
 """

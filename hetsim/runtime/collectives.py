@@ -17,6 +17,7 @@ from simpy.events import URGENT
 from hetsim import commands as cmd
 from hetsim.errors import ProgramError
 from hetsim.network import SharedLinks, bucket_bytes
+from hetsim.runtime.partial import Partial
 from hetsim.runtime.state import Alarm, Rank, Transfer
 from hetsim.schedule.kinds import Payload
 
@@ -71,6 +72,7 @@ class Collectives:
         self.seconds_of_all: list[float] | None = None
         self.idle: list[Alarm] = []  # alarms of streamed collectives that are through, to be used again
         self.counters: dict[int, Counter] = {}
+        self.partial = Partial(self)
         network = simulation.cluster.network
         self.counter_latency_s = (
             max((link.latency_s for link in network.links), default=0.0) if simulation.n > 1 else 0.0
@@ -94,6 +96,8 @@ class Collectives:
 
     def all_reduce(self, rank: Rank, command: cmd.AllReduce) -> Transfer:
         """Join the worker's next collective; the last to join starts it."""
+        if command.quorum or command.trigger >= 0:
+            return self.partial.join(rank, command)
         sim, group = self.sim, command.group
         if group is None:
             key: Any = rank.launches
@@ -221,7 +225,8 @@ class Collectives:
         samples = transfer.samples
         now = sim.env._now
         sim.log.add(2, -1, transfer.start_s, now, -1, -1, transfer.id, -1, samples, 0, 1.0, transfer.payload)
-        sim.complete(transfer, new(cmd.Reduced, (samples, transfer.gathered, transfer.members, transfer.stop)))
+        contributors = transfer.contributors or transfer.members
+        sim.complete(transfer, new(cmd.Reduced, (samples, transfer.gathered, contributors, transfer.stop)))
 
     # ---- the shared counter ----------------------------------------------------------------------------------------------
 

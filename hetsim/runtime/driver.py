@@ -32,7 +32,7 @@ from hetsim.runtime.data import Dispenser
 from hetsim.runtime.hot import inner_loop
 from hetsim.runtime.server import Server
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
-from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule
+from hetsim.schedule.kinds import DiscardReason, JoinRule, Kind, MixRule, PointRule
 from hetsim.schedule.log import Log
 
 Row = tuple[int, int, int, int, int, int, float]  # state, parent, source, slot, samples, first, scale
@@ -109,6 +109,7 @@ class Simulation:
                 micro_batch=training.micro_batch_samples,
                 speeds=speeds,
                 max_pass=max_pass,
+                names=tuple(names),
             )
             rank.program = algorithm.worker(port)
             rank.send = rank.program.send
@@ -118,6 +119,7 @@ class Simulation:
             rank.polled = self.log.polls[rank.rank].append
         self.handlers |= {
             cmd.AllReduce: self.collectives.all_reduce,
+            cmd.Missed: self.collectives.partial.missed,
             cmd.Wait: self.wait,
             cmd.Apply: self.apply,
             cmd.Step: self.step,
@@ -169,10 +171,10 @@ class Simulation:
         self.next_transfer += 1
         return transfer
 
-    def hand_over(self, rank: Rank, transfer: Transfer, weight: float = 1.0) -> None:
+    def hand_over(self, rank: Rank, transfer: Transfer, weight: float = 1.0, rule: JoinRule = JoinRule.JOINED) -> None:
         """Move the accumulator into a transfer."""
         now = self.env.now
-        self.log.add(Kind.JOIN, rank.rank, now, now, -1, -1, transfer.id, rank.slot, rank.held, 0, weight)
+        self.log.add(Kind.JOIN, rank.rank, now, now, -1, -1, transfer.id, rank.slot, rank.held, 0, weight, rule)
         rank.sent = (transfer.id, rank.slot, rank.held)
         transfer.samples += rank.held
         rank.slot, rank.held = -1, 0
@@ -299,10 +301,10 @@ class Simulation:
         return transfer.samples
 
     def draw(self, rank: Rank, command: cmd.Draw) -> float:
-        """Uniform in [0, 1), keyed by (seed, purpose, name, how many were drawn)."""
+        """Uniform in [0, 1), keyed by (seed, purpose, name or nobody's, how many were drawn)."""
         key = (rank.rank, command.purpose)
         index = self.draws[key] = self.draws.get(key, -1) + 1
-        return uniform(self.seed, command.purpose, rank.name, index)
+        return uniform(self.seed, command.purpose, "" if command.shared else rank.name, index)
 
     def now(self, rank: Rank, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""

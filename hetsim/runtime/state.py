@@ -113,6 +113,11 @@ class Transfer(Handle):
     ahead: list[int]  # streamed with changing speeds: members still to come, per bucket
     flow = -1  # streamed with changing speeds: buckets through; -1 where it is not
     sending = False
+    joined: set[int] | None = None  # ranks that came to a collective that need not wait for all
+    asked = 0  # of those with samples
+    begun = False
+    passed = 0  # ranks that have joined or missed it
+    contributors: tuple[int, ...] | None = None  # where not all members are
 
     def __init__(self, number: int, kind: str, members: tuple[int, ...], worker: int = -1) -> None:
         super().__init__(number)

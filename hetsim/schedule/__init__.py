@@ -10,13 +10,14 @@ store     Parquet
 
 from __future__ import annotations
 
-from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, Payload, PointRule, StepRule, WaitCause
+from hetsim.schedule.kinds import DiscardReason, JoinRule, Kind, MixRule, Payload, PointRule, StepRule, WaitCause
 from hetsim.schedule.table import Header, Schedule
 from hetsim.schedule.updates import Updates
 
 __all__ = [
     "DiscardReason",
     "Header",
+    "JoinRule",
     "Kind",
     "MixRule",
     "Payload",

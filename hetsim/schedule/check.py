@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.errors import ScheduleError
-from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, Payload, PointRule, StepRule, WaitCause
+from hetsim.schedule.kinds import DiscardReason, JoinRule, Kind, MixRule, Payload, PointRule, StepRule, WaitCause
 from hetsim.schedule.log import DTYPE
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ _IDS = {  # what a row of each kind cannot do without
     Kind.PREDICT: ("state", "parent", "source"),
 }
 _CODES = {
+    Kind.JOIN: JoinRule,
     Kind.REDUCE: Payload,
     Kind.STEP: StepRule,
     Kind.MIX: MixRule,

@@ -6,7 +6,7 @@ depends on the kind. Columns not named below hold -1 (ids), 0 (samples, first, c
 | kind    | one row is                                  | columns                                                                                                |
 |---------|---------------------------------------------|--------------------------------------------------------------------------------------------------------|
 | GRAD    | a gradient **sum** over samples             | state: parameters it is taken at; slot: accumulator it is added to; samples, first: range [first, first+samples) |
-| JOIN    | a contribution handed to a transfer         | source: the transfer; slot (gradients) or state (parameters); samples: how many it sums; scale: weight   |
+| JOIN    | a contribution handed to a transfer         | source: the transfer; slot (gradients) or state (parameters); samples: how many it sums; scale: weight; code: JoinRule |
 | REDUCE  | the transfer itself, worker -1 if collective | source: its id; start_s, end_s: on the wire; samples: total; code: Payload                             |
 | STEP    | an optimizer step                           | parent -> state; source: transfer whose sum is applied, or -1 and slot: own accumulator; samples: total; first: divisor; scale: on the learning rate; code: StepRule |
 | MIX     | parameters averaged                         | parent -> state; source: transfer; slot: anchor state or -1; scale: weight; code: MixRule               |
@@ -59,6 +59,13 @@ class PointRule(IntEnum):
     LOOK_AHEAD = 1
     LOCAL_PREDICTION = 2
     BLEND = 3
+
+
+class JoinRule(IntEnum):
+    """Whose doing it is that a contribution is handed over."""
+
+    JOINED = 0
+    TAKEN = 1  # the worker was busy when a collective started without it, which took what its accumulator held
 
 
 class StepRule(IntEnum):

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Updates:
-    """K logical updates and their P contributions (one per accumulator with samples in it).
+    """K logical updates and their P contributions (one per accumulator with samples in it, and per point where it has several).
 
     Arrays of length K: `row` (row of the first STEP), `state`, `parent`, `time_s` (first application), `samples` (total, B_k), `divisor`,
     `scale`, `source`. Arrays of length P: `worker`, `slot`, `part_samples` (b_i), `point` (state the gradient was taken at; a predicted
@@ -102,8 +102,14 @@ def extract_updates(schedule: Schedule) -> Updates:
     grads = schedule.rows(Kind.GRAD)
     point_of_slot = np.full(int(schedule.slot.max(initial=-1)) + 1, -1, np.int64)
     point_of_slot[schedule.slot[grads]] = schedule.state[grads]
-    slot = schedule.slot[parts].astype(np.int64)
+    slot, worker = schedule.slot[parts].astype(np.int64), schedule.worker[parts].astype(np.int64)
+    part_samples = schedule.samples[parts].astype(np.int64)
     point = point_of_slot[slot]
+    if np.any(point_of_slot[schedule.slot[grads]] != schedule.state[grads]):
+        which, point, part_samples = _by_point(schedule, slot)
+        slot, worker = slot[which], worker[which]
+        counts = np.bincount(np.repeat(np.arange(len(counts)), counts)[which], minlength=len(counts))
+        begin = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     parent = schedule.parent[steps].astype(np.int64)
     state = schedule.state[steps].astype(np.int64)
     is_sequence = bool(len(steps)) and bool(parent[0] == 0) and bool(np.array_equal(parent[1:], state[:-1]))
@@ -117,15 +123,29 @@ def extract_updates(schedule: Schedule) -> Updates:
         scale=schedule.scale[steps],
         source=source,
         begin=begin,
-        worker=schedule.worker[parts].astype(np.int64),
+        worker=worker,
         slot=slot,
-        part_samples=schedule.samples[parts].astype(np.int64),
+        part_samples=part_samples,
         point=point,
         staleness=number[np.repeat(parent, counts)] - number[point],
         predicted=predicted[point],
         rule=rule[point],
         is_sequence=is_sequence,
     )
+
+
+def _by_point(schedule: Schedule, slot: Ints) -> tuple[Ints, Ints, Ints]:
+    """Contributions from accumulators that hold gradients of several points, one for each: which of `slot`, its point and its samples."""
+    grads = schedule.rows(Kind.GRAD)
+    width = int(schedule.state[grads].max()) + 1
+    pairs = schedule.slot[grads].astype(np.int64) * width + schedule.state[grads]
+    pairs, inverse = np.unique(pairs, return_inverse=True)  # by slot, then by point
+    samples = np.bincount(inverse, weights=schedule.samples[grads]).astype(np.int64)
+    low, high = np.searchsorted(pairs, slot * width), np.searchsorted(pairs, (slot + 1) * width)
+    which = np.repeat(np.arange(len(slot), dtype=np.int64), high - low)
+    first = np.concatenate(([0], np.cumsum(high - low)))[:-1]
+    at = np.arange(len(which)) - first[which] + low[which]
+    return which, (pairs[at] % width).astype(np.int64), samples[at]
 
 
 def as_dict(updates: Updates) -> dict[str, Any]:

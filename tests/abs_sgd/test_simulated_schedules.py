@@ -50,7 +50,8 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
         if kind == Kind.JOIN and state >= 0:
             offered.setdefault(source, []).append((scale, state))
         elif kind in (Kind.STEP, Kind.PREDICT) and state not in expected:
-            expected[state] = expected[parent] + (scale if kind == Kind.STEP else 1.0)
+            share = scale * float(schedule.samples[row]) / float(schedule.first[row] or 1)  # of a whole mean gradient
+            expected[state] = expected[parent] + (share if kind == Kind.STEP else 1.0)
         elif kind == Kind.MIX and state not in expected:
             total = sum(w for w, _ in offered[source])
             mean = sum(w * expected[s] for w, s in offered[source])

@@ -149,4 +149,86 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         COPY    1 14.75 14.75    4    .    9    .    0    0    1    0
         """,
     ),
+    (
+        # a's batch takes 2 s, the all-reduce 2 s: at 4 b is late for the first, drops its gradient, finds update 1 made and goes on
+        # from there, late again at 8; 2 samples every 4 s
+        "backup-workers",
+        {},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        JOIN    0    2    2    .    .    0    0    2    0    1    0
+        REDUCE  *    2    4    .    .    0    .    2    0    1    0
+        WAIT    0    2    4    .    .    0    .    0    0    1    0
+        STEP    0    4    4    1    0    0    .    2    2    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        DISCARD 1    4    4    .    .    .    1    2    0    1    0
+        GRAD    0    4    6    1    .    .    2    2    4    1    0
+        JOIN    0    6    6    .    .    1    2    2    0    1    0
+        REDUCE  *    6    8    .    .    1    .    2    0    1    0
+        WAIT    0    6    8    .    .    1    .    0    0    1    0
+        STEP    0    8    8    2    1    1    .    2    2    1    0
+        GRAD    1    4    8    1    .    .    3    2    6    1    0
+        DISCARD 1    8    8    .    .    .    3    2    0    1    0
+        """,
+    ),
+    (
+        # a starts every all-reduce: 2-4, 6-8, 10-12. b's gradient of x_0, done at 4, waits until a comes at 6 (JOIN code 1: taken), that of
+        # x_1 from 8 to 10; every sum over the planned 4 samples, the first over 2 of them
+        "eager-sgd",
+        {"mode": "solo"},
+        3,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        JOIN    0    2    2    .    .    0    0    2    0    1    0
+        REDUCE  *    2    4    .    .    0    .    2    0    1    0
+        WAIT    0    2    4    .    .    0    .    0    0    1    0
+        STEP    0    4    4    1    0    0    .    2    4    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        GRAD    0    4    6    1    .    .    2    2    4    1    0
+        JOIN    0    6    6    .    .    1    2    2    0    1    0
+        JOIN    1    6    6    .    .    1    1    2    0    1    1
+        REDUCE  *    6    8    .    .    1    .    4    0    1    0
+        WAIT    0    6    8    .    .    1    .    0    0    1    0
+        STEP    0    8    8    2    1    1    .    4    4    1    0
+        GRAD    1    4    8    1    .    .    3    2    6    1    0
+        GRAD    0    8   10    2    .    .    4    2    8    1    0
+        JOIN    0   10   10    .    .    2    4    2    0    1    0
+        JOIN    1   10   10    .    .    2    3    2    0    1    1
+        REDUCE  *   10   12    .    .    2    .    4    0    1    0
+        WAIT    0   10   12    .    .    2    .    0    0    1    0
+        STEP    0   12   12    3    2    2    .    4    4    1    0
+        GRAD    1    8   12    2    .    .    5    2   10    1    0
+        DISCARD 1   12   12    .    .    .    5    2    0    1    3
+        """,
+    ),
+    (
+        # two gradients of 2 samples are wanted: at 4 b has the second (a's first is taken, JOIN code 1). a's second pass, done at 4 too,
+        # is of no use any more (STALE); at 6 both go on at x_1, where the same happens again until 12
+        "rennala-sgd",
+        {},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        JOIN    1    4    4    .    .    0    1    2    0    1    0
+        JOIN    0    4    4    .    .    0    0    2    0    1    1
+        GRAD    0    2    4    0    .    .    2    2    4    1    0
+        DISCARD 0    4    4    .    .    .    2    2    0    1    1
+        REDUCE  *    4    6    .    .    0    .    4    0    1    0
+        WAIT    0    4    6    .    .    0    .    0    0    1    0
+        WAIT    1    4    6    .    .    0    .    0    0    1    0
+        STEP    0    6    6    1    0    0    .    4    4    1    0
+        GRAD    0    6    8    1    .    .    3    2    6    1    0
+        GRAD    1    6   10    1    .    .    4    2    8    1    0
+        JOIN    1   10   10    .    .    1    4    2    0    1    0
+        JOIN    0   10   10    .    .    1    3    2    0    1    1
+        GRAD    0    8   10    1    .    .    5    2   10    1    0
+        DISCARD 0   10   10    .    .    .    5    2    0    1    1
+        REDUCE  *   10   12    .    .    1    .    4    0    1    0
+        WAIT    0   10   12    .    .    1    .    0    0    1    0
+        WAIT    1   10   12    .    .    1    .    0    0    1    0
+        STEP    0   12   12    2    1    1    .    4    4    1    0
+        """,
+    ),
 ]

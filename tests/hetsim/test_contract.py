@@ -61,7 +61,13 @@ def on_nodes() -> Cluster:
     return dataclasses.replace(c, network=network, workers=workers)
 
 
-DROPPING = ("ssp", "ringmaster-asgd")  # whose server may hold or drop a gradient for good
+DROPPING = (
+    "ssp",
+    "ringmaster-asgd",
+    "backup-workers",
+    "eager-sgd",
+    "rennala-sgd",
+)  # a gradient may be held or dropped for good
 CLUSTERS = {
     "equal": many([20.0] * 4),
     "unequal": many([40.0, 20.0, 10.0, 5.0]),
@@ -215,6 +221,9 @@ OPTIONS["dropcompute"] += [
     {"limit": "fixed", "limit_s": 1e-9, "divisor": "planned"},
     {"measured_updates": 3},
 ]
+OPTIONS["backup-workers"] += [{"backups": k} for k in (0, 2, 100)]
+OPTIONS["rennala-sgd"] += [{"gradients": s} for s in (1, 2, 50)]
+OPTIONS["eager-sgd"] += [{"mode": "solo", "divisor": "present"}]
 OPTIONS["ringmaster-asgd"] += [{"threshold": 1}, {"threshold": 2}, {"threshold": 1000}]
 
 
@@ -236,11 +245,13 @@ COMPANIONS = {  # what an option needs beside it to matter
 @pytest.mark.parametrize(("name", "key"), [(n, key) for n in NAMES for key in literals(n)])
 def test_no_option_is_without_effect(name: str, key: str) -> None:
     """Every value of every choice gives another Schedule somewhere."""
-    size = 1e3 if key == "limit" else 40e6  # beside a long all-reduce no limit on computing is a gain
+    size = 1e3 if key in ("limit", "divisor") else 40e6  # beside a long all-reduce no limit pays, and nobody is late
     c = many([40.0, 20.0, 10.0, 5.0], gradient_bytes=size, jitter_cv=0.2)
     seen: dict[bytes, Any] = {}
     for value in literals(name)[key]:
-        s = simulate(c, name, options={**COMPANIONS.get(key, {}), key: value}, updates=25).schedule
+        fields = registry()[name].Options.model_fields
+        beside = {k: v for k, v in COMPANIONS.get(key, {}).items() if k in fields}
+        s = simulate(c, name, options={**beside, key: value}, updates=25).schedule
         log = b"".join(
             getattr(s, column).tobytes()
             for column in ("kind", "end_s", "state", "parent", "code", "scale", "samples", "first")

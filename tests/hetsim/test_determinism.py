@@ -16,7 +16,7 @@ from handmade_clusters import cluster
 
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import BandwidthChange, Cluster, Link, Slowdown
-from hetsim.schedule import Kind, Schedule
+from hetsim.schedule import DiscardReason, Kind, Schedule
 from hetsim.schedule.log import DTYPE
 from hetsim.schedule.store import load, save
 from hetsim.simulate import simulate
@@ -191,7 +191,8 @@ def test_names_not_positions_carry_the_luck() -> None:
 def test_a_run_is_the_beginning_of_a_longer_one(name: str) -> None:
     """The end of the budget changes nothing before it (updates are counted as they complete)."""
     short, long = (simulate(jittery(), name, updates=k).schedule for k in (10, 20))
-    cut = min(np.flatnonzero(short.kind == Kind.DISCARD).tolist() or [len(short)])
+    ended = (short.kind == Kind.DISCARD) & (short.code == DiscardReason.RUN_ENDED)
+    cut = min(np.flatnonzero(ended).tolist() or [len(short)])
     until = short.end_s[: cut // 2].max()
     n = int(np.searchsorted(short.end_s, until, "left"))
     assert n > 20

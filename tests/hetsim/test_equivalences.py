@@ -169,3 +169,74 @@ def test_delay_adaptive_shrinks_the_steps_of_old_gradients_and_nothing_else() ->
     assert u.staleness.max() > 20
     assert u.scale.tolist() == [3 / max(3, τ) for τ in u.staleness.tolist()]
     assert a.end_s.tobytes() == b.end_s.tobytes() and a.state.tobytes() == b.state.tobytes()
+
+
+# ---- collectives that start without the late -------------------------------------------------------------------------------
+
+
+def test_backup_workers_without_backups_is_s_sgd_without_overlap() -> None:
+    for c in (three(), EQUAL, three(update_s=0.01), three((30.0,), bandwidths=[2e6])):
+        assert_same_log(schedule("backup-workers", c, backups=0), schedule("s-sgd", c, overlap=False))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(20, 2000), min_size=2, max_size=8, unique=True), st.integers(0, 7), st.floats(0.2, 1e7))
+def test_backup_workers_keep_the_fastest(speeds: list[float], backups: int, size: float) -> None:
+    """n'·b / (t_(n')(b) + C) samples/s with n' = n - k, and never anybody but the n' fastest."""
+    n, b = len(speeds), 16
+    c = cluster(speeds, bandwidths=[1e8] * n, gradient_bytes=size, global_batch_samples=n * b)
+    r = simulate(c, "backup-workers", options={"backups": backups}, updates=20)
+    kept = sorted(range(n), key=lambda i: -speeds[i])[: max(n - backups, 1)]
+    assert set(r.schedule.updates.worker.tolist()) == set(kept)
+    period = b / min(speeds[i] for i in kept) + 2 * (n - 1) * size / (n * 1e8)
+    assert r.timing.samples_per_s == pytest.approx(len(kept) * b / period, rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["solo", "majority"])
+@pytest.mark.parametrize("divisor", ["planned", "present"])
+def test_eager_sgd_where_all_come_at_once_is_s_sgd(mode: str, divisor: str) -> None:
+    """To the byte: who comes at the instant of the first is in it."""
+    assert_same_log(schedule("eager-sgd", EQUAL, mode=mode, divisor=divisor), schedule("s-sgd", EQUAL, overlap=False))
+
+
+def test_eager_sgd_loses_no_gradient_and_sums_stale_ones() -> None:
+    """Nearly all of what was computed is applied, once; a late worker's accumulator may hold gradients of several points."""
+    r = simulate(three((40.0, 38.0, 36.0), jitter_cv=0.6), "eager-sgd", options={"mode": "solo"}, updates=80)
+    u, account = r.schedule.updates, r.samples
+    assert account.applied + account.in_flight + account.discarded == account.handed_out
+    assert account.discarded + account.in_flight <= 3 * 2 * 6  # of the last pass or two of each
+    assert u.staleness.max() >= 1 and set(u.divisor.tolist()) == {18}
+    slots = u.slot.tolist()
+    assert len(set(slots)) < len(slots), "no accumulator has gradients of two points: the test shows nothing"
+    per_update = np.bincount(u.owner, weights=u.part_samples)
+    assert per_update.tolist() == u.samples.tolist()
+
+
+def test_in_majority_every_worker_starts_its_share() -> None:
+    """The drawn one is in every sum with a fresh gradient; over many draws all are drawn."""
+    r = simulate(three((80.0, 30.0, 9.0), jitter_cv=0.0), "eager-sgd", updates=90)
+    u = r.schedule.updates
+    fresh = [set(u.worker[(u.owner == k) & (u.staleness == 0)].tolist()) for k in range(len(u))]
+    alone = [sum(f == {0} for f in fresh), sum(f >= {0, 1} and 2 not in f for f in fresh), sum(2 in f for f in fresh)]
+    assert min(alone) > 15 and sum(alone) == len(u)  # a third each: a is always done before b, b before c
+
+
+def test_rennala_among_equals_has_the_numbers_of_s_sgd() -> None:
+    """S = n, equal speeds, a free network: n gradients at x_k in every update, whoever computed them."""
+    for n in (1, 2, 3, 5):
+        c = cluster([16.0] * n, global_batch_samples=4 * n, micro_batch_samples=2)
+        u, v = schedule("rennala-sgd", c).updates, schedule("s-sgd", c).updates
+        for column in ("samples", "divisor", "scale"):
+            assert getattr(u, column).tolist() == getattr(v, column).tolist(), (n, column)
+        assert u.is_sequence and not u.staleness.any() and len(u) == 25
+
+
+@pytest.mark.parametrize("gradients", [1, 4, 7])
+def test_rennala_takes_s_gradients_at_one_point(gradients: int) -> None:
+    """Batches of 6 samples; on a network without latency no more than come at one instant, which with jitter is one."""
+    r = simulate(three(latency_s=0.0), "rennala-sgd", options={"gradients": gradients}, updates=40)
+    u = r.schedule.updates
+    assert set(u.samples.tolist()) == {6 * gradients} and not u.staleness.any()
+    if gradients == 7:
+        fastest = u.part_samples[u.worker == 0].sum() / u.part_samples.sum()
+        assert fastest > 0.5  # of three unequal workers the fastest computes most

@@ -144,6 +144,8 @@ SEQUENCES = (
     "ringmaster-asgd",
     "omnilearn",
     "delay-adaptive-asgd",
+    "backup-workers",
+    "rennala-sgd",
 )
 
 

@@ -19,7 +19,8 @@ from hetsim import commands as cmd
 from hetsim.algorithms import make, registry
 from hetsim.cluster.spec import Cluster
 from hetsim.runtime import Simulation
-from hetsim.schedule import DiscardReason, Kind, Payload, PointRule, Schedule
+from hetsim.runtime.driver import uniform
+from hetsim.schedule import DiscardReason, JoinRule, Kind, Payload, PointRule, Schedule
 from hetsim.simulate import simulate
 
 NAMES = sorted(registry())
@@ -38,17 +39,22 @@ class Replay:
             self.programs.append(self.algorithm.server(cmd.ServerPort(n=s.n, batches=world.batches)))
         self.rows: list[deque[int]] = [deque() for _ in range(s.n + 1)]
         ends = s.rows(Kind.DISCARD)[s.code[s.rows(Kind.DISCARD)] == DiscardReason.RUN_ENDED]
-        skipped = {*ends.tolist(), *s.rows(Kind.WAIT).tolist(), *s.rows(Kind.REDUCE).tolist()}
+        joins = s.rows(Kind.JOIN)
+        taken = joins[s.code[joins] == JoinRule.TAKEN]  # no doing of their worker's program
+        skipped = {*ends.tolist(), *s.rows(Kind.WAIT).tolist(), *s.rows(Kind.REDUCE).tolist(), *taken.tolist()}
         for i in range(len(s)):
             if i not in skipped:
                 self.rows[int(s.worker[i])].append(i)
         self.polls = [deque(p) for p in s.polls]
         self.outcomes = [deque(o) for o in s.outcomes]
-        joins, reduces = s.rows(Kind.JOIN), s.rows(Kind.REDUCE)
-        self.still_to_join = {
-            t: set(s.worker[joins[s.source[joins] == t]].tolist()) for t in np.unique(s.source[joins]).tolist()
+        reduces = s.rows(Kind.REDUCE)
+        self.members = {
+            t: tuple(sorted(s.worker[joins[s.source[joins] == t]].tolist()))
+            for t in np.unique(s.source[joins]).tolist()
         }
-        self.members = {t: tuple(sorted(workers)) for t, workers in self.still_to_join.items()}
+        absent = {(int(s.worker[row]), int(s.source[row])) for row in taken}
+        self.still_to_join = {t: {w for w in who if (w, t) not in absent} for t, who in self.members.items()}
+        self.draws: dict[tuple[int, str], int] = {}
         self.samples = dict(zip(s.source[reduces].tolist(), s.samples[reduces].tolist(), strict=True))
         collective = s.source[reduces[s.worker[reduces] < 0]]
         self.last = int(collective.max()) if len(collective) else -1
@@ -115,7 +121,7 @@ class Replay:
                 row = self.take(rank, Kind.GRAD)
                 assert s.samples[row] <= samples
                 return cmd.Computed(int(s.samples[row]), float(s.end_s[row] - s.start_s[row]))
-            case cmd.AllReduce(what, weight, gather, _, _):
+            case cmd.AllReduce(what, weight, gather):
                 row = self.take(rank, Kind.JOIN)
                 assert s.scale[row] == weight and (s.state[row] >= 0) == (what == "parameters")
                 return self.join(rank, int(s.source[row]), "all-reduce", gather)
@@ -147,6 +153,12 @@ class Replay:
             case cmd.Count() | cmd.Now():
                 value = self.outcomes[rank].popleft()
                 return int(value) if isinstance(command, cmd.Count) else value
+            case cmd.Missed():
+                transfer = int(self.outcomes[rank].popleft())
+                return None if transfer < 0 else self.handle(transfer, "all-reduce")
+            case cmd.Draw(purpose, shared):
+                index = self.draws[rank, purpose] = self.draws.get((rank, purpose), -1) + 1
+                return uniform(s.header.seed, purpose, "" if shared else s.header.workers[rank], index)
             case cmd.Receive():
                 if not self.outcomes[rank]:
                     return BLOCKED
