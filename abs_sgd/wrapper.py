@@ -98,7 +98,6 @@ class AbsSgd:
             wire_dtype=wire_dtype,
             diverged_factor=diverged_factor,
         )
-        self._point, self._amount = self._algorithm.point_rule()
         try:
             rule = FactorRule(
                 lr_rule=lr_rule,
@@ -112,6 +111,7 @@ class AbsSgd:
             raise UsageError(str(error)) from None
         optimizer.zero_grad(set_to_none=True)
         self.group = Group(group, flat.parameters_P.device)
+        self._point, self._amount = self._algorithm.point_rule(self.group.n)
         self.group.from_first(flat.parameters_P)
         for buffer in model.buffers():
             self.group.from_first(buffer)

@@ -73,7 +73,7 @@ class LiveRank:
         self.passes = Passes(task, model, seed, port.max_pass[port.rank])
         self.dispenser, self.counter, self.watch = dispenser, counter, watch
         self.max_updates, self.pace, self.progress, self.keeper = max_updates, pace, progress, keeper
-        self.rule, self.rule_scale = algorithm.point_rule()
+        self.rule, self.rule_scale = algorithm.point_rule(port.n)
         self.log = RankLog(port.rank)
         self.noise = NoiseLog()
         self.version = self.point = self.anchor = Version(0, State(parameters_P=model.parameters_P.clone()))

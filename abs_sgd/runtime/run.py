@@ -125,7 +125,7 @@ def run_rank(
     training = cluster.training
     clerk = Clerk(store)
     least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
-    blends = algorithm.point_rule()[0] == PointRule.BLEND
+    blends = algorithm.point_rule(cluster.n)[0] == PointRule.BLEND
     keeper = Keeper(keeping, rank, world) if keeping else None
     kept = keeping.start(rank, world) if keeping else None
     try:

@@ -65,8 +65,8 @@ class Algorithm:
         """The program of the parameter server, where there is one."""
         raise NotImplementedError
 
-    def point_rule(self) -> tuple[PointRule, float]:
-        """Where `predict` moves the compute point, and the number that goes with it (kappa or the blend)."""
+    def point_rule(self, workers: int) -> tuple[PointRule, float]:
+        """Where `predict` moves the compute point among so many workers, and the number that goes with it (kappa or the blend)."""
         return PointRule.CURRENT, 1.0
 
     def buffers(self, optimizer_states: int) -> dict[str, int]:
@@ -145,8 +145,22 @@ class DelayedOptions(Options):
         "local-prediction", description="where the next gradient is taken while an update is under way"
     )
     kappa: float = Field(1.0, ge=0, le=10, description="look-ahead: how many velocities ahead")
-    blend: float = Field(0.5, ge=0, le=1, description="blend: share of the own gradient in the prediction")
+    blend: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="blend: share of the own gradient in the prediction; where not stated 2/(workers + 1)",
+    )
     synchronous_updates: int = Field(0, ge=0, description="first updates done without delay, as a warm-up")
+
+
+def least_error_blend(workers: int) -> float:
+    """The a with which a·own + (1-a)·last mean predicts the next mean with the least error where gradients are noise [derived here].
+
+    Workers of equal shares, noise σ² a sample: the own mean is off by σ²(n-1)/B, the last one by 2σ²/B, and the two errors are
+    uncorrelated, so a = 2/(n+1).
+    """
+    return 2.0 / (workers + 1)
 
 
 class OneUpdateDelay(Algorithm):
@@ -154,12 +168,12 @@ class OneUpdateDelay(Algorithm):
 
     Options: ClassVar[Any] = DelayedOptions
 
-    def point_rule(self) -> tuple[PointRule, float]:
+    def point_rule(self, workers: int) -> tuple[PointRule, float]:
         """From the option `compute_point`."""
-        point = self.options.compute_point
+        point, blend = self.options.compute_point, self.options.blend
         rule = PointRule[point.upper().replace("-", "_")]
-        scale = {"look-ahead": self.options.kappa, "blend": self.options.blend}.get(point, 1.0)
-        return rule, float(scale)
+        own = least_error_blend(workers) if blend is None else blend
+        return rule, float({"look-ahead": self.options.kappa, "blend": own}.get(point, 1.0))
 
     def buffers(self, optimizer_states: int) -> dict[str, int]:
         """The gradient in flight beside the one being summed; a predicted point, and for the predictions that take a step with the own

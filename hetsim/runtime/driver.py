@@ -82,7 +82,7 @@ class Simulation:
         self.dispenser = Dispenser(cluster.workload.dataset_samples, budget)
         self.fabric = Fabric.of(cluster)
         self.gradient_bytes = cluster.workload.gradient_bytes
-        self.rule, self.rule_scale = algorithm.point_rule()
+        self.rule, self.rule_scale = algorithm.point_rule(n)
         self.next_state, self.next_transfer = 1, 0
         self.draws: dict[tuple[int, str], int] = {}
         names = [w.name for w in cluster.workers]

@@ -143,7 +143,7 @@ class Replay:
                 self.take(rank, Kind.STEP, -1)
                 return None
             case cmd.Predict(handle):
-                if self.algorithm.point_rule()[0] != PointRule.CURRENT:
+                if self.algorithm.point_rule(1)[0] != PointRule.CURRENT:
                     self.take(rank, Kind.PREDICT, handle.id)
                 return None
             case cmd.Merge(handle, weight, anchored):
