@@ -247,7 +247,9 @@ def ranked(
     clock = iter(range(int(kept.time_s) + 1 if kept else 0, 10**9))
     live = LiveRank(
         port=port_of(two_workers(), 0),
-        algorithm=SimpleNamespace(name="deep", worker=program, point_rule=lambda workers: (PointRule.LOCAL_PREDICTION, 1.0)),  # type: ignore[arg-type]
+        algorithm=SimpleNamespace(
+            name="deep", worker=program, point_rule=lambda workers: (PointRule.LOCAL_PREDICTION, 1.0)
+        ),  # type: ignore[arg-type]
         task=task,
         seed=0,
         updater=Updater(UpdateRule(learning_rate=0.05, momentum=0.9)),
