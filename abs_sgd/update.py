@@ -6,6 +6,7 @@ It knows nothing of schedules, clocks or communication: states go in, a new stat
     step              x, v  ->  torch.optim's step on  clip(sum / divisor)
     learning rate     lr · rule(B / B_ref) · warm-up(samples in updates before) · scale
     look-ahead        x - κ · lr · v
+    local step        x - κ · lr · own mean
     local prediction  x after a step on  a · own mean + (1-a) · last applied mean
     average           (1-w) · own + w · (Σ w_i x_i + (1 - Σ w_i) · anchor)
 """
@@ -19,6 +20,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from hetsim.schedule.kinds import PointRule
 
 ADAM_BETA2 = 0.999  # Kingma & Ba 2015, torch's default
 ADAM_EPS = 1e-8  # the same
@@ -120,6 +123,27 @@ class Updater:
             ),
             mean_gradient_P=mean_P if self.keep_mean_gradient else None,
         )
+
+    def point(
+        self, state: State, rule: PointRule, amount: float, own_sum_P: Tensor | None, own_samples: float
+    ) -> Tensor:
+        """Where the next gradient is taken while an update is under way; `amount` is κ or the own share, by the rule."""
+        match rule:
+            case PointRule.CURRENT:
+                return state.parameters_P
+            case PointRule.LOOK_AHEAD:
+                return self.look_ahead(state, amount)
+            case PointRule.LOCAL_STEP:
+                return self.local_step(state, own_sum_P, own_samples, amount)
+            case PointRule.LOCAL_PREDICTION | PointRule.BLEND:
+                return self.predict(state, own_sum_P, own_samples, amount if rule == PointRule.BLEND else 1.0)
+
+    def local_step(self, state: State, own_sum_P: Tensor | None, own_samples: float, kappa: float) -> Tensor:
+        """x - κ · lr · own mean: a step of SGD without momentum or decay, at the next update's rate and the last one's clip factor."""
+        if own_sum_P is None or own_samples <= 0:
+            return state.parameters_P
+        rate = kappa * self._next_rate(state) * state.progress.last_clip
+        return torch.sub(state.parameters_P, self._mean(own_sum_P, own_samples), alpha=rate)
 
     def look_ahead(self, state: State, kappa: float) -> Tensor:
         """x - κ · lr · v, where momentum alone would carry x. v is SGD's momentum buffer or AdamW's m̂ / (sqrt(v̂) +

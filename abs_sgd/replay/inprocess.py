@@ -309,13 +309,8 @@ class _Run:
     def _point(self, action: Point) -> State:
         parent = self.states[action.parent]
         own = self.sums.get(action.slot, _Sum())
-        match PointRule(action.rule):
-            case PointRule.CURRENT:
-                return parent
-            case PointRule.LOOK_AHEAD:
-                parameters_P = self.updater.look_ahead(parent, action.amount)
-            case PointRule.LOCAL_PREDICTION:
-                parameters_P = self.updater.predict(parent, own.gradient_P, own.samples)
-            case PointRule.BLEND:
-                parameters_P = self.updater.predict(parent, own.gradient_P, own.samples, action.amount)
+        rule = PointRule(action.rule)
+        if rule == PointRule.CURRENT:
+            return parent
+        parameters_P = self.updater.point(parent, rule, action.amount, own.gradient_P, own.samples)
         return State(parameters_P=parameters_P, progress=parent.progress)

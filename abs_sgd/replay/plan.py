@@ -75,7 +75,7 @@ class Point:
     @property
     def own(self) -> bool:
         """Whether it hangs on the worker's own gradient; if not, every replica predicts the same one and they share its id."""
-        return self.rule in (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
+        return self.rule not in (PointRule.CURRENT, PointRule.LOOK_AHEAD)
 
 
 Action = Pass | Step | Mix | Point

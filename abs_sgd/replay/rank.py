@@ -187,15 +187,10 @@ class RankRun:
 
     def _point(self, action: Point, parent: State) -> State:
         own_P, count = self.sums.get(action.slot), self.counts.get(action.slot, 0)
-        match PointRule(action.rule):
-            case PointRule.CURRENT:
-                return parent
-            case PointRule.LOOK_AHEAD:
-                parameters_P = self.updater.look_ahead(parent, action.amount)
-            case PointRule.LOCAL_PREDICTION:
-                parameters_P = self.updater.predict(parent, own_P, count)
-            case PointRule.BLEND:
-                parameters_P = self.updater.predict(parent, own_P, count, action.amount)
+        rule = PointRule(action.rule)
+        if rule == PointRule.CURRENT:
+            return parent
+        parameters_P = self.updater.point(parent, rule, action.amount, own_P, count)
         return State(parameters_P=parameters_P, progress=parent.progress)
 
 

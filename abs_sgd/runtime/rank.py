@@ -36,7 +36,7 @@ from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitC
 if TYPE_CHECKING:
     from abs_sgd.runtime.keeper import Keeper
 
-PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND)
+PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND, PointRule.LOCAL_STEP)
 
 
 @dataclass(frozen=True)
@@ -304,11 +304,7 @@ class LiveRank:
         if number != command.handle.id:
             raise ProgramError(f"{self.algorithm.name} predicts from a transfer that was not its last")
         start, parent = self.watch.mark(), self.version.state
-        if self.rule == PointRule.LOOK_AHEAD:
-            parameters_P = self.updater.look_ahead(parent, self.rule_scale)
-        else:
-            own_share = self.rule_scale if self.rule == PointRule.BLEND else 1.0
-            parameters_P = self.updater.predict(parent, own_P, samples, own_share)
+        parameters_P = self.updater.point(parent, self.rule, self.rule_scale, own_P, samples)
         self.made += 1
         self.point = Version(self.made, State(parameters_P=parameters_P, progress=parent.progress))
         self.log.add(

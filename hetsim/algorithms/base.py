@@ -172,15 +172,16 @@ class OneUpdateDelay(Algorithm):
         """From the option `compute_point`."""
         point, blend = self.options.compute_point, self.options.blend
         rule = PointRule[point.upper().replace("-", "_")]
-        own = least_error_blend(workers) if blend is None else blend
-        return rule, float({"look-ahead": self.options.kappa, "blend": own}.get(point, 1.0))
+        own, kappa = least_error_blend(workers) if blend is None else blend, self.options.kappa
+        return rule, float({"look-ahead": kappa, "local-step": kappa, "blend": own}.get(point, 1.0))
 
     def buffers(self, optimizer_states: int) -> dict[str, int]:
         """The gradient in flight beside the one being summed; a predicted point, and for the predictions that take a step with the own
         gradient the optimizer's state saved around it; `blend` keeps the last mean gradient as well."""
         point = self.options.compute_point
         own_step = 1 + optimizer_states
-        prediction = {"current": 0, "look-ahead": 1, "local-prediction": own_step, "blend": own_step + 1}[point]
+        steps = {"look-ahead": 1, "local-step": 1, "local-prediction": own_step, "blend": own_step + 1}
+        prediction = steps.get(point, 0)
         held = super().buffers(optimizer_states)
         return {**held, "gradients": held["gradients"] + 1, "prediction": prediction}
 

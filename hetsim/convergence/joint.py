@@ -22,6 +22,7 @@ from hetsim.convergence.operations import (
     Evaluate,
     Forecast,
     Gradient,
+    Local,
     Operation,
     Program,
     Read,
@@ -123,6 +124,8 @@ class _Run:
                 combine(out, list(points))
             case Ahead(out=out, x=x, v=v, kappa=kappa, factor=factor):
                 combine(out, [(x, None), (v, -kappa * factor * self.lr)])
+            case Local(out=out, x=x, gradient=g, factor=factor):
+                combine(out, [(x, None), *self._terms(g, -factor * self.lr)])
             case Forecast():
                 self._forecast(operation)
             case Step():

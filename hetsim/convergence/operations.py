@@ -82,6 +82,15 @@ class Forecast(NamedTuple):
     factor: float
 
 
+class Local(NamedTuple):
+    """out := x - factor·lr·gradient."""
+
+    out: int
+    x: int
+    gradient: Gradient
+    factor: float
+
+
 class Read(NamedTuple):
     """The loss at x is point number `point` of the curve."""
 
@@ -89,7 +98,7 @@ class Read(NamedTuple):
     point: int
 
 
-Operation = Evaluate | Step | Average | Ahead | Forecast | Read
+Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Read
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +121,8 @@ def inputs(operation: Operation) -> set[int]:
             return {j for j, _ in points}
         case Ahead(x=x, v=v):
             return {x, v}
+        case Local(x=x, gradient=g):
+            return {x} | _of(g)
         case Read(x=x):
             return {x}
 
@@ -273,11 +284,14 @@ class Compiler:
         if code == PointRule.LOOK_AHEAD:
             self.operations.append(Ahead(out, x, v, scale, factor))
             return
-        own = scale if code == PointRule.BLEND else 1.0
+        own = 1.0 if code == PointRule.LOCAL_PREDICTION else scale
         gradients: list[tuple[int, float]] = []
         if slot >= 0 and self.slots[slot].total:
             self._materialise(slot)
             gradients.append((self.slots[slot].variable or 0, own))
+        if code == PointRule.LOCAL_STEP:  # a step of SGD alone: no velocity, no decay, never Nesterov's
+            self.operations.append(Local(out, x, Gradient(gradients=tuple(gradients)), factor))
+            return
         if own != 1.0 and parent in self.applied:
             gradients.append((self.applied[parent], 1.0 - own))
         self.operations.append(Forecast(out, x, v, Gradient(gradients=tuple(gradients)), factor))
@@ -353,6 +367,8 @@ def _place(operation: Operation, row: dict[int, int], take, last: dict[int, int]
             mapped = Average(take(out), tuple((row[j], w) for j, w in points))
         case Ahead(out=out, x=x, v=v):
             mapped = operation._replace(out=take(out), x=row[x], v=row[v])
+        case Local(out=out, x=x, gradient=g):
+            mapped = operation._replace(out=take(out), x=row[x], gradient=_rows(g, row))
         case Forecast(out=out, x=x, v=v, gradient=g):
             mapped = operation._replace(out=take(out), x=row[x], v=row[v], gradient=_rows(g, row))
         case _:

@@ -37,7 +37,7 @@ class Made(NamedTuple):
 
     row: int
     rule: int
-    own: float
+    own: float  # for a local step κ
     last: float
 
 
@@ -91,7 +91,7 @@ def make_plan(updates: Updates, training: Training, scales: Floats | None = None
     rate, predicted_rate = rate_factors(updates.samples, updates.scale, training)
     owner = updates.owner
     forecast = updates.predicted & (updates.rule >= int(PointRule.LOCAL_PREDICTION))
-    own = np.where(updates.rule == int(PointRule.BLEND), scales, 1.0)
+    own = np.where(updates.rule >= int(PointRule.BLEND), scales, 1.0)
     points, special, change = _points(updates, scales, own, forecast, np.asarray(rate == predicted_rate))
     divisor = np.where(updates.divisor > 0, updates.divisor, np.maximum(updates.samples, 1))
     weight = updates.part_samples / divisor[owner]
@@ -127,11 +127,14 @@ def _points(
     members = np.flatnonzero(forecast)
     if len(members):
         group, share = _shares(updates, members, version[members], own[members], change)
-        exact = (own[members] == 1.0) & (np.abs(share - 1.0) < 1e-12)[group] & exact_rate[version[members]]
+        plain = updates.rule[members] == int(PointRule.LOCAL_STEP)
+        exact = (own[members] == 1.0) & ~plain & (np.abs(share - 1.0) < 1e-12)[group] & exact_rate[version[members]]
         points[members[exact]] = version[members[exact]] + 1
         for at in np.flatnonzero(~exact).tolist():
             i, a = int(members[at]), float(own[members[at]])
             key = _Special(int(version[i]), int(PointRule.BLEND), a * float(share[group[at]]), 1.0 - a)
+            if updates.rule[i] == int(PointRule.LOCAL_STEP):
+                key = key._replace(rule=int(PointRule.LOCAL_STEP), last=0.0)
             points[i] = -1 - special.setdefault(key, len(special))
     return points, list(special), change
 

@@ -185,7 +185,9 @@ class SequenceRun:
             moments.combine(plan.last_gradient, [(plan.gradient, None)])
         moments.combine(plan.gradient, self._points(k), noise)
         for point in made:
-            if point.rule == PointRule.BLEND:
+            if point.rule == PointRule.LOCAL_STEP:
+                self._local_step(k, point)
+            elif point.rule == PointRule.BLEND:
                 self._predict(k, point)
         terms: list[Term] = [(plan.velocity, self.beta), (plan.gradient, None)]
         if self.decay:
@@ -203,6 +205,12 @@ class SequenceRun:
         """x_k - κ·lr·v_k; `last` carries κ."""
         ahead = -point.last * self.plan.rate_predicted[k] * self.lr
         self.moments.combine(point.row, [(self.plan.x[k], None), (self.plan.velocity, ahead)])
+
+    def _local_step(self, k: int, point: Made) -> None:
+        """The mean point after each worker's own step of plain SGD: x_k - κ·lr·ḡ_k."""
+        assert self.plan.gradient is not None
+        rate = -point.own * self.plan.rate_predicted[k] * self.lr
+        self.moments.combine(point.row, [(self.plan.x[k], None), (self.plan.gradient, rate)])
 
     def _predict(self, k: int, point: Made) -> None:
         """The mean predicted point: a step from x_k with ĝ = own·ḡ_k + last·ḡ_{k-1} at the rate the workers assume."""

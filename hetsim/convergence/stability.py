@@ -63,7 +63,8 @@ def transition(
 ) -> Floats:
     """The matrix of one update of the mean on one direction, velocities in units of lr. `scale` is κ (look-ahead) or the blend.
 
-    Predicted points have one update of delay: p_{k+1} = x_k - κ·u_k with u = lr·v, or x_k - (βu_k + s·lr·g_k + (1-s)·lr·g_{k-1}).
+    Predicted points have one update of delay: p_{k+1} = x_k - κ·u_k with u = lr·v, or x_k - (βu_k + s·lr·g_k + (1-s)·lr·g_{k-1}), or
+    x_k - κ·lr·g_k (local-step).
     """
     b = momentum
     if point == PointRule.CURRENT:
@@ -76,6 +77,9 @@ def transition(
     if point == PointRule.LOOK_AHEAD:  # x_k, u_k, p_k
         u = np.array([0.0, b, a])
         return np.stack((np.array([1.0, 0.0, 0.0]) - u, u, np.array([1.0, -scale, 0.0])))
+    if point == PointRule.LOCAL_STEP:  # the same three
+        u = np.array([0.0, b, a])
+        return np.stack((np.array([1.0, 0.0, 0.0]) - u, u, np.array([1.0, 0.0, -scale * a])))
     own = 1.0 if point == PointRule.LOCAL_PREDICTION else scale
     u = np.array([0.0, b, a, 0.0])  # x_k, u_k, p_k, lr·g_{k-1}
     x = np.array([1.0, 0.0, 0.0, 0.0])
@@ -108,7 +112,7 @@ def largest_stable_at(
         middle = 0.5 * (low + high)
         low, high = (middle, high) if stable(middle) else (low, middle)
     own = 1.0 if point == PointRule.LOCAL_PREDICTION else scale
-    feeds_back = several and point in (PointRule.LOCAL_PREDICTION, PointRule.BLEND) and own > 0
+    feeds_back = several and point not in (PointRule.CURRENT, PointRule.LOOK_AHEAD) and own > 0
     return min(low, 1.0 / own) if feeds_back else low
 
 

@@ -59,6 +59,7 @@ class PointRule(IntEnum):
     LOOK_AHEAD = 1
     LOCAL_PREDICTION = 2
     BLEND = 3
+    LOCAL_STEP = 4
 
 
 class JoinRule(IntEnum):

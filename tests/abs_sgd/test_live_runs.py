@@ -27,6 +27,7 @@ RUNS: list[Any] = [
     ("local-sgd", {"local_steps": 3, "by_speed": True}),
     pytest.param("dropcompute", {"measured_updates": 5, "divisor": "planned"}, marks=pytest.mark.slow),
     pytest.param("omnilearn", {}, marks=pytest.mark.slow),
+    pytest.param("od-sgd", {"kappa": 0.5}, marks=pytest.mark.slow),
     ("abs-sgd", {"compute_point": "current"}),
     ("abs-sgd", {"compute_point": "local-prediction", "trigger": "target_batch"}),
     ("abs-sgd", {"compute_point": "blend", "trigger": "period_s", "period_s": 0.01, "micro_batch": "equal-time"}),

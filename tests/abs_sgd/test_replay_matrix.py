@@ -54,6 +54,7 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "backup-workers": ("backup-workers", {}),
     "eager-sgd": ("eager-sgd", {}),
     "eager-sgd, solo": ("eager-sgd", {"mode": "solo", "divisor": "present"}),
+    "od-sgd": ("od-sgd", {}),
     "rennala-sgd": ("rennala-sgd", {"gradients": 5}),
     "delay-adaptive-asgd": ("delay-adaptive-asgd", {}),
     "ssp, no slack": ("ssp", {"staleness": 0}),

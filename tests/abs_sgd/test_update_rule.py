@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abs_sgd.update import Progress, State, Updater, UpdateRule
+from hetsim.schedule.kinds import PointRule
 
 pytestmark = pytest.mark.torch
 
@@ -169,3 +170,20 @@ def test_warm_up_during_training_depends_on_samples_not_on_updates() -> None:
 def test_what_no_update_can_be_made_with_is_refused(odd: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(odd))):
         UpdateRule(**{"learning_rate": 0.1, **odd})
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_local_step_is_plain_sgd_whatever_the_optimizer(optimizer: Any) -> None:
+    """x - κ·lr·mean, without velocity or decay; at the next update's rate and the last one's clip factor."""
+    updater = Updater(
+        UpdateRule(
+            learning_rate=0.5, optimizer=optimizer, momentum=0.5, weight_decay=0.1, clip_norm=1.0, lr_rule="linear"
+        )
+    )
+    state = updater.step(start(2.0), vector(8.0), divisor=2, samples=2)  # mean 4, clipped to 1
+    clip = state.progress.last_clip
+    assert clip == pytest.approx(0.25)
+    point_P = updater.point(state, PointRule.LOCAL_STEP, 0.5, vector(6.0), 3)
+    assert float(point_P) == pytest.approx(float(state.parameters_P) - 0.5 * (0.5 * 2) * 2.0 * clip)
+    assert updater.point(state, PointRule.LOCAL_STEP, 0.5, None, 0) is state.parameters_P
+    assert updater.point(state, PointRule.CURRENT, 1.0, vector(6.0), 3) is state.parameters_P

@@ -231,4 +231,34 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         STEP    0   12   12    2    1    1    .    4    4    1    0
         """,
     ),
+    (
+        # one-step delay's times; every launch takes a local step from what the worker holds (code 4), and the next gradient is taken there
+        "od-sgd",
+        {},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        JOIN    0    2    2    .    .    0    0    2    0    1    0
+        PREDICT 0    2    2    1    0    0    0    2    0    1    4
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        JOIN    1    4    4    .    .    0    1    2    0    1    0
+        PREDICT 1    4    4    2    0    0    1    2    0    1    4
+        GRAD    0    2    4    1    .    .    2    2    4    1    0
+        REDUCE  *    4    6    .    .    0    .    4    0    1    0
+        WAIT    0    4    6    .    .    0    .    0    0    1    0
+        STEP    0    6    6    3    0    0    .    4    4    1    0
+        JOIN    0    6    6    .    .    1    2    2    0    1    0
+        PREDICT 0    6    6    4    3    1    2    2    0    1    4
+        GRAD    1    4    8    2    .    .    3    2    6    1    0
+        JOIN    1    8    8    .    .    1    3    2    0    1    0
+        PREDICT 1    8    8    5    3    1    3    2    0    1    4
+        GRAD    0    6    8    4    .    .    4    2    8    1    0
+        REDUCE  *    8   10    .    .    1    .    4    0    1    0
+        WAIT    0    8   10    .    .    1    .    0    0    1    0
+        STEP    0   10   10    6    3    1    .    4    4    1    0
+        DISCARD 0   10   10    .    .    .    4    2    0    1    3
+        GRAD    1    8   12    5    .    .    5    2   10    1    0
+        DISCARD 1   12   12    .    .    .    5    2    0    1    3
+        """,
+    ),
 ]

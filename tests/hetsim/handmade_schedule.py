@@ -174,6 +174,8 @@ def monte_carlo(
                 x[state], v[state] = (1.0 - scale) * x[parent] + scale * mean, v[parent]
             case Kind.PREDICT if s.code[r] == PointRule.LOOK_AHEAD:
                 x[state] = x[parent] - scale * lr * v[parent]
+            case Kind.PREDICT if s.code[r] == PointRule.LOCAL_STEP:
+                x[state] = x[parent] - scale * lr * (sums[slot] / held[slot] if slot >= 0 else np.zeros(shape))
             case Kind.PREDICT:
                 own = 1.0 if s.code[r] == PointRule.LOCAL_PREDICTION else scale
                 g = sums[slot] / held[slot] if slot >= 0 else np.zeros(shape)

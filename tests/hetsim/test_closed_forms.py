@@ -278,7 +278,7 @@ def test_no_jump_from_nine_to_twelve_workers() -> None:
 
 
 # elsewhere timing anomalies are real: another order of arrival, another rounding of batches
-MONOTONE = ("s-sgd", "one-step-delay", "local-sgd", "abs-sgd")
+MONOTONE = ("s-sgd", "one-step-delay", "od-sgd", "local-sgd", "abs-sgd")
 
 
 @settings(max_examples=30, deadline=None)

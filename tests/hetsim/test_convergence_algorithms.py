@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
@@ -46,8 +48,8 @@ def test_every_algorithm_gets_a_curve(name: str, predictor: str) -> None:
 
 def points_of(name: str) -> list[str | None]:
     """Compute points an algorithm can be asked for; None where it has no such option."""
-    has_option = "compute_point" in registry()[name].Options.model_fields
-    return ["current", "look-ahead", "local-prediction", "blend"] if has_option else [None]
+    option = registry()[name].Options.model_fields.get("compute_point")
+    return list(get_args(option.annotation)) if option else [None]
 
 
 @pytest.mark.parametrize(("name", "point"), [(name, point) for name in registry() for point in points_of(name)])

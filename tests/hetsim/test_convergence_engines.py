@@ -51,6 +51,7 @@ SEQUENCES = {
     "look-ahead": one_update_delay(CHANGING, PointRule.LOOK_AHEAD, 0.7),
     "local-prediction": one_update_delay(EQUAL_SHARES, PointRule.LOCAL_PREDICTION),
     "blend": one_update_delay(EQUAL_SHARES, PointRule.BLEND, 0.4),
+    "local-step": one_update_delay(EQUAL_SHARES, PointRule.LOCAL_STEP, 0.7),
     "asynchronous": asynchronous([0, 1, 0, 2, 0, 1, 0, 0, 3, 0, 1, 2] * 4, [8, 4, 6, 2]),
 }
 
@@ -58,7 +59,7 @@ SEQUENCES = {
 @pytest.mark.parametrize("training", [PLAIN, FULL], ids=["plain", "nesterov-decay-warmup-rule"])
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_both_engines_agree_where_both_are_exact(name: str, training: Training) -> None:
-    if training.lr_rule != "none" and name in ("local-prediction", "blend"):
+    if training.lr_rule != "none" and name in ("local-prediction", "blend", "local-step"):
         training = Training(global_batch_samples=24, nesterov=True, weight_decay=0.02, warmup_updates=5)
         # with a batch rule the predicted rate differs from the real one; the mean point is exact then too, see the next test
     assert SEQUENCES[name].updates.is_sequence
@@ -125,6 +126,7 @@ MONTE_CARLO = {
     **SEQUENCES,
     "local-prediction, changing shares": one_update_delay(CHANGING, PointRule.LOCAL_PREDICTION),
     "blend, changing shares": one_update_delay(CHANGING, PointRule.BLEND, 0.5),
+    "local-step, changing shares": one_update_delay(CHANGING, PointRule.LOCAL_STEP, 0.8),
     "local-sgd": local_sgd(6, [8, 8, 8], [4, 4, 4]),
     "local-sgd, unequal": local_sgd(6, [8, 4, 2], [5, 2, 3]),
     "local-sgd, mixing": local_sgd(6, [8, 4, 2], [3, 2, 1], weight=0.6),

@@ -173,3 +173,27 @@ def test_nothing_is_faster_than_the_yardstick(times: list[float], sigma2: float)
 def test_time_complexity_refuses(times: list[float]) -> None:
     with pytest.raises(UsageError, match="positive"):
         optimal_time(times, Difficulty(1.0, 0.1, 1.0))
+
+
+@given(st.floats(0.0, 0.95), st.floats(0.0, 2.0), st.floats(0.02, 1.5))
+def test_local_step_s_transition_against_its_recursion(beta: float, kappa: float, a: float) -> None:
+    """x' = x - u', u' = βu + a·p with the point p' = x - κ·a·p one update later; written out once more, over 50 updates."""
+    m = transition(a, beta, 1, PointRule.LOCAL_STEP, kappa)
+    x, u, p = 1.0, 0.0, 1.0
+    state = np.array([x, u, p])
+    for _ in range(50):
+        g = a * p
+        u_next = beta * u + g
+        x, u, p = x - u_next, u_next, x - kappa * g
+        state = m @ state
+    assert state == pytest.approx([x, u, p], rel=1e-9, abs=1e-9)
+
+
+def test_local_step_s_bounds() -> None:
+    """κ = 0 is a plain delay; without momentum κ = 1 is local-prediction; with β = .9 it gains nearly nothing over a plain delay."""
+    for beta in (0.0, 0.5, 0.9):
+        assert largest_stable_at(beta, PointRule.LOCAL_STEP, 0.0) == pytest.approx(1 - beta, rel=1e-6)
+    assert largest_stable_at(0.0, PointRule.LOCAL_STEP) == pytest.approx(2.0, rel=1e-3)
+    assert largest_stable_at(0.0, PointRule.LOCAL_STEP, several=True) == 1.0
+    at_nine = largest_stable_at(0.9, PointRule.LOCAL_STEP)
+    assert 0.1 < at_nine < largest_stable_at(0.9, PointRule.LOOK_AHEAD)

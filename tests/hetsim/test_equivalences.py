@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from hetsim.algorithms.dropcompute import best_limit
 from hetsim.algorithms.omnilearn import proportional
-from hetsim.cluster.spec import Cluster, Link
+from hetsim.cluster.spec import Cluster, Link, Training
+from hetsim.convergence.joint import run_joint
+from hetsim.convergence.operations import compile_schedule
+from hetsim.convergence.quadratic import power_law
+from hetsim.convergence.sequence import Rule
 from hetsim.schedule import Schedule
 from hetsim.schedule.log import DTYPE
 from hetsim.simulate import simulate
@@ -240,3 +244,32 @@ def test_rennala_takes_s_gradients_at_one_point(gradients: int) -> None:
     if gradients == 7:
         fastest = u.part_samples[u.worker == 0].sum() / u.part_samples.sum()
         assert fastest > 0.5  # of three unequal workers the fastest computes most
+
+
+# ---- one update of delay -----------------------------------------------------------------------------------------------------
+
+
+def losses(s: Schedule, momentum: float, **more: Any) -> np.ndarray[Any, Any]:
+    """E loss after every update by the quadratic model, at two learning rates, by the engine that knows every operation."""
+    training = Training(global_batch_samples=18, **more)
+    program = compile_schedule(s, training)
+    rates, rule = np.array([0.05, 0.2]), Rule(training.weight_decay, training.nesterov)
+    return run_joint(program, power_law(50, noise=1.0).compressed(8), rates, np.full(2, momentum), rule).loss
+
+
+def test_od_sgd_without_its_local_update_is_one_step_delay() -> None:
+    c = three()
+    assert_same_log(schedule("od-sgd", c, compute_point="current"), schedule("one-step-delay", c))
+    for beta in (0.0, 0.9):
+        still = losses(schedule("od-sgd", c, kappa=0.0), beta, weight_decay=0.01, nesterov=beta > 0)
+        assert still == pytest.approx(
+            losses(schedule("one-step-delay", c), beta, weight_decay=0.01, nesterov=beta > 0), rel=1e-12
+        )
+
+
+def test_od_sgd_s_local_step_is_local_prediction_without_momentum_and_not_with_it() -> None:
+    c = three()
+    step, whole = schedule("od-sgd", c), schedule("one-step-delay", c, compute_point="local-prediction")
+    assert step.end_s.tobytes() == whole.end_s.tobytes()
+    assert losses(step, 0.0) == pytest.approx(losses(whole, 0.0), rel=1e-12)
+    assert losses(step, 0.9) != pytest.approx(losses(whole, 0.9), rel=1e-3)

@@ -108,6 +108,8 @@ class Scalar:
             own = self.sums.get(slot, 0.0) / samples if samples else 0.0
             if code == PointRule.LOCAL_PREDICTION:
                 self.step(state, parent, own, 1.0)
+            elif code == PointRule.LOCAL_STEP:
+                self.x[state], self.v[state] = self.x[parent] - scale * LEARNING_RATE * own, self.v[parent]
             elif code == PointRule.LOOK_AHEAD:
                 self.x[state], self.v[state] = self.x[parent] - scale * LEARNING_RATE * self.v[parent], self.v[parent]
         elif kind == Kind.MIX:
@@ -146,6 +148,7 @@ SEQUENCES = (
     "delay-adaptive-asgd",
     "backup-workers",
     "rennala-sgd",
+    "od-sgd",
 )
 
 
