@@ -26,8 +26,7 @@ class EagerOptions(Options):
 
 
 class EagerSgd(Algorithm, name="eager-sgd"):
-    """SGD on partial all-reduces: the first to come starts it (solo), or a worker drawn beforehand (majority); the late send what they
-    have.
+    """SGD on partial all-reduces, started by the first to come (solo) or by a drawn worker (majority); the late send what they have.
 
         a  |compute|······|compute|       solo: a's gradient alone, b's comes along with r_1
         b  |compute-------------|compute------------|
