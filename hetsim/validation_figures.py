@@ -20,7 +20,9 @@ OURS = ("measured",)  # drawn as the line that counts
 
 def losses(curves: Sequence[Mapping[str, Curve]], axis: Axis, target: float | None) -> go.Figure:
     """Against seconds or samples; each of `curves` has those of one run by side."""
-    bands = {side: band([run[side] for run in curves], axis) for side in curves[0]}
+    # The dashed line of the prediction over the measured one: where it holds they are the same, and both have to be seen.
+    sides = sorted(curves[0], key=lambda side: side not in OURS)
+    bands = {side: band([run[side] for run in curves], axis) for side in sides}
     figure = plots.loss({side: made[1] for side, made in bands.items()}, target=target, against=axis, ours=OURS)
     figure.update_layout(height=HEIGHT_PX)
     figure.update_xaxes(title_text=figure.layout.xaxis.title.text.replace("simulated time", "time"))

@@ -132,11 +132,8 @@ def side_by_side(schedules: Mapping[str, Schedule], seconds: Mapping[str, Second
     sides = list(found)
     out: list[dict[str, Cell]] = []
     for worker in found[sides[0]]:
-        for activity in ("compute", *_idle(found, worker)):
-            row: dict[str, Cell] = {
-                "worker": worker,
-                "activity": activity if activity == "compute" else _named(activity),
-            }
+        for activity in ("compute", *_idle(found, worker), "other"):
+            row: dict[str, Cell] = {"worker": worker, "activity": _named(activity)}
             parts = [_part(found[side].get(worker), activity) for side in sides]
             row |= {f"{side} %": _percent(part) for side, part in zip(sides, parts, strict=True)}
             first, last = parts[0], parts[-1]
@@ -151,13 +148,16 @@ def _idle(found: Mapping[str, Mapping[str, Shares]], worker: str) -> list[str]:
 
 
 def _named(cause: str) -> str:
+    if cause not in SAID:
+        return cause
     return f"{'communication' if cause in TRAVELLING else 'waiting'}: {SAID[cause]}"
 
 
 def _part(worker: Shares | None, activity: str) -> float | None:
     if worker is None:
         return None
-    return worker.compute if activity == "compute" else worker.causes[activity]
+    part: float = worker.causes[activity] if activity in SAID else getattr(worker, activity)
+    return part
 
 
 def _percent(share: float | None) -> float | None:

@@ -55,7 +55,7 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
     if opened is not None and pairs:
         source = st.segmented_control(
             "Runs",
-            [HERE, f"Validation {opened.name}"],
+            [HERE, f"Opened: {opened.name}"],
             default=HERE,
             required=True,
             key="timeline-source",
@@ -198,7 +198,7 @@ def _several(sides: Sides, chosen: Choice, ranks: Sequence[int] | None, subject:
     wanted = stretch.windows(sides, chosen)
     drawn = {side: drawing.drawable(schedule, wanted[side], ranks) for side, schedule in sides.items()}
     charts.show(
-        drawing.stacked(sides, drawn, ranks=ranks),
+        drawing.stacked(sides, None if chosen.kind == "steady" else drawn, ranks=ranks),
         f"What each worker of {subject} does, predicted above measured, over the same length of time; the table below sums it up.",
         key="timeline-figure",
     )

@@ -189,8 +189,14 @@ def _state() -> None:
     if not run.over:
         done, of, what = run.progress
         elapsed = wording.seconds(max(1.0, round(time.monotonic() - run.began_s)))
-        said = "clearing up" if run.state == "ending" else f"{done} of {of} updates" if done else "starting processes"
-        st.progress(min(done / of, 1.0) if of else 0.0, f"{charts.plain(what)}: {said}, {elapsed}")
+        said = (
+            "clearing up"
+            if run.state == "ending"
+            else f"{what}: {done} of {of} updates"
+            if done
+            else "starting processes"
+        )
+        st.progress(min(done / of, 1.0) if of else 0.0, charts.plain(f"{said}, {elapsed}"))
         st.button(
             "Cancel",
             icon=":material/stop:",

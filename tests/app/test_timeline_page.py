@@ -129,8 +129,8 @@ def test_measured_beside_predicted() -> None:
     app = page("timeline", **opened(1.5, ("s-sgd", "abs-sgd")))
     assert "measured" not in texts(app)
     source = app.segmented_control[0]
-    assert source.options == ["This cluster, predicted", "Validation two"]
-    source.set_value("Validation two")
+    assert source.options == ["This cluster, predicted", "Opened: two"]
+    source.set_value("Opened: two")
     fine(app.run())
     assert app.selectbox[0].options == ["s-sgd", "abs-sgd"] and app.selectbox[0].value == "s-sgd"
     rows = table(app)
