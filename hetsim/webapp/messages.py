@@ -51,5 +51,6 @@ def told() -> Iterator[None]:
 
 
 def said(text: str) -> str:
-    """Text from a profile or a result as markdown that shows it as it is."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-!|<>$:~])", r"\\\1", text)
+    """Text from a profile or a result as one paragraph of markdown that shows it as it is."""
+    escaped = re.sub(r"([\\`*_{}\[\]()#+\-!|<>$:~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"^(\d+)\.", r"\1\\.", escaped)  # no list

@@ -14,6 +14,7 @@ from hetsim.report import Material, report_html
 from hetsim.validation_figures import Axis, losses
 from hetsim.validation_page import ValidationMaterial, validation_html
 from hetsim.webapp import charts
+from hetsim.webapp.messages import said
 from hetsim.webapp.opening import OPENED, Opened
 
 TIMELINE = str(Path(__file__).with_name("timeline.py"))
@@ -25,7 +26,7 @@ Row = Mapping[str, Any]
 def show(opened: Opened) -> None:
     """All of it."""
     head, close = st.columns([5, 1], vertical_alignment="bottom")
-    head.subheader(charts.plain(opened.name))
+    head.subheader(said(opened.name))
     close.button("Close", icon=":material/close:", key="opened-close", on_click=_close, help="Opens nothing else.")
     if opened.validation is not None:
         _validation(opened.name, opened.validation)
@@ -42,10 +43,10 @@ def _close() -> None:
 
 def _validation(name: str, material: ValidationMaterial) -> None:
     document = material.document
-    say = st.success if document["within"] else st.error
+    tell = st.success if document["within"] else st.error
     icon = ":material/check_circle:" if document["within"] else ":material/cancel:"
-    say(charts.plain(tables.headline(document)), icon=icon)
-    st.caption(charts.plain(f"{document['profile']}: {tables.facts(document)}"))
+    tell(said(tables.headline(document)), icon=icon)
+    st.caption(said(f"{document['profile']}: {tables.facts(document)}"))
     st.dataframe(summary_rows(document), hide_index=True, width="stretch", key="opened-summary")
     st.caption(
         "How far measured figures are off the predicted ones, and up to where a prediction is said to have held."
@@ -58,7 +59,7 @@ def _validation(name: str, material: ValidationMaterial) -> None:
         )
     row = document["algorithms"][labels.index(label)]
     for text in (*tables.missed(row), *tables.uncompared(row)):
-        st.markdown(f"- {charts.plain(text)}")
+        st.markdown(f"- {said(text)}")
     _curves(material, label)
     with st.expander("Every figure, predicted and measured", icon=":material/table:"):
         st.dataframe(figure_rows(row), hide_index=True, width="stretch", key="opened-figures")
@@ -66,7 +67,7 @@ def _validation(name: str, material: ValidationMaterial) -> None:
         st.page_link(TIMELINE, label="Predicted and measured, worker by worker", icon=":material/view_timeline:")
     if document["said"]:
         with st.expander("How this was run", icon=":material/info:"):
-            st.markdown("\n".join(f"- {charts.plain(text)}" for text in document["said"]))
+            st.markdown("\n".join(f"- {said(text)}" for text in document["said"]))
     _page(name, lambda: validation_html(material))
 
 
@@ -111,8 +112,8 @@ def figure_rows(row: Row) -> list[dict[str, str]]:
 def _result(name: str, material: Material) -> None:
     document = material.document
     verdict = document.get("verdict") or f"Limited by {document.get('limited_by', wording.NONE)}."
-    st.markdown(charts.plain(str(verdict)))
-    st.caption(charts.plain(f"{document['profile']}, seed {document['seed']}; predicted, nothing was measured."))
+    st.markdown(said(str(verdict)))
+    st.caption(said(f"{document['profile']}, seed {document['seed']}; predicted, nothing was measured."))
     st.dataframe(result_rows(material.rows), hide_index=True, width="stretch", key="opened-summary")
     curves = material.curves
     if curves:

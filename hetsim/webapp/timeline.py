@@ -13,7 +13,7 @@ from hetsim.activity import shares
 from hetsim.export import safe_label
 from hetsim.schedule.table import Schedule
 from hetsim.webapp import charts, pictures, session, stretch
-from hetsim.webapp.messages import told
+from hetsim.webapp.messages import said, told
 from hetsim.webapp.opening import OPENED, Opened
 from hetsim.webapp.stretch import Choice, Kind
 
@@ -78,7 +78,7 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
         key=f"timeline-algorithm-{session.generation()}",
         help="Which of the view's algorithms is drawn; first its winner, where there is a clear one.",
     )
-    st.caption(f"On {charts.plain(comparison.profile)}, seed {view.seed}.")
+    st.caption(f"On {said(comparison.profile)}, seed {view.seed}.")
     return {"predicted": comparison.runs[label].schedule}, label
 
 
@@ -175,7 +175,7 @@ def _one(side: str, schedule: Schedule, chosen: Choice, ranks: Sequence[int] | N
     found = shares(schedule, *wanted)
     first, last = stretch.covered(schedule, wanted)
     which = f"Updates {first:,} to {last:,}" if last > first else f"Update {first:,}" if first else "No update"
-    st.markdown(charts.plain(f"{which}, {stretch.said(wanted)}: {stretch.sentence(found)}"))
+    st.markdown(said(f"{which}, {stretch.said(wanted)}: {stretch.sentence(found)}"))
     st.dataframe(
         stretch.rows(schedule, wanted, found),
         hide_index=True,
@@ -204,8 +204,8 @@ def _several(sides: Sides, chosen: Choice, ranks: Sequence[int] | None, subject:
     )
     for side in sides:
         _tell_cut(drawn[side], wanted[side])
-    said = " ".join(f"{side.capitalize()}: {stretch.sentence(shares(sides[side], *wanted[side]))}" for side in sides)
-    st.markdown(charts.plain(said))
+    told_of = " ".join(f"{side.capitalize()}: {stretch.sentence(shares(sides[side], *wanted[side]))}" for side in sides)
+    st.markdown(said(told_of))
     st.dataframe(stretch.side_by_side(sides, wanted), hide_index=True, width="stretch", key="timeline-shares")
 
 

@@ -12,8 +12,8 @@ from hetsim.algorithms import registry
 from hetsim.cluster import load_profile
 from hetsim.errors import HetsimError
 from hetsim.export import safe_label
-from hetsim.webapp import charts, opening, session, validation_run
-from hetsim.webapp.messages import tell
+from hetsim.webapp import opening, session, validation_run
+from hetsim.webapp.messages import said, tell
 from hetsim.webapp.opened import show
 from hetsim.webapp.opening import OPENED, Opened
 from hetsim.webapp.validation_run import LEAST_UPDATES, MOST_RUNS, MOST_UPDATES, Order, Run
@@ -189,14 +189,14 @@ def _state() -> None:
     if not run.over:
         done, of, what = run.progress
         elapsed = wording.seconds(max(1.0, round(time.monotonic() - run.began_s)))
-        said = (
+        how_far = (
             "clearing up"
             if run.state == "ending"
             else f"{what}: {done} of {of} updates"
             if done
             else "starting processes"
         )
-        st.progress(min(done / of, 1.0) if of else 0.0, charts.plain(f"{said}, {elapsed}"))
+        st.progress(min(done / of, 1.0) if of else 0.0, said(f"{how_far}, {elapsed}"))
         st.button(
             "Cancel",
             icon=":material/stop:",

@@ -28,7 +28,6 @@ def page(name: str, view: View = QUICK, **state: Any) -> AppTest:
     app.session_state[session.VIEW] = view
     for key, value in state.items():
         app.session_state[key] = value
-    app.run()
     app.switch_page(str(ROOT / "hetsim" / "webapp" / f"{name}.py")).run()
     return fine(app)
 
@@ -43,6 +42,11 @@ def texts(app: AppTest) -> str:
     """What is told, in whatever shape."""
     kinds = (app.markdown, app.caption, app.error, app.info, app.success, app.warning, app.code, app.subheader)
     return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
+
+
+def shown(element: Any) -> str:
+    """Its text without what keeps it from being markdown."""
+    return str(element.value).replace("\\", "")
 
 
 def packed(folder: Path, above: str = "") -> bytes:

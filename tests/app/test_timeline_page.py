@@ -120,8 +120,8 @@ def test_the_trace_is_the_whole_run() -> None:
 
 
 def test_a_profile_that_cannot_be_is_told_in_words() -> None:
-    app = page("timeline", View(source="homogeneous-4", overrides=("workers.0.samples_per_s=-1",), tuned=False))
-    assert "samples_per_s" in texts(app) and not app.dataframe
+    app = page("timeline", View(source="schema_version: 1\nname: wrong\nworkers: 3\n", tuned=False))
+    assert "profile.yaml:3:" in texts(app) and not app.dataframe
 
 
 @pytest.mark.torch

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_pages import fine, opened, page, result_archive, texts, validation, validation_archive
+from app_pages import fine, opened, page, result_archive, shown, texts, validation, validation_archive
 from streamlit.testing.v1 import AppTest
 
 from hetsim import validation_folder
 from hetsim.errors import UsageError
-from hetsim.webapp import charts, opening, validation_run
+from hetsim.webapp import opening, validation_run
+from hetsim.webapp.messages import said
 from hetsim.webapp.opened import figure_rows, summary_rows
 from hetsim.webapp.opening import OPENED
 from hetsim.webapp.validation_run import Order
@@ -47,8 +48,8 @@ def test_what_is_there_at_first() -> None:
 @pytest.mark.parametrize(("factor", "mark"), [(1.0, "✓ held"), (1.2, "✗ did not hold")])
 def test_a_validation_is_opened_shown_and_closed(factor: float, mark: str, tmp_path: Path) -> None:
     app = upload(page("validate"), validation_archive(tmp_path, factor))
-    said = app.success if factor == 1.0 else app.error
-    assert said[0].value == f"The prediction for s-sgd {'held' if factor == 1.0 else 'did not hold'}."
+    told = app.success if factor == 1.0 else app.error
+    assert shown(told[0]) == f"The prediction for s-sgd {'held' if factor == 1.0 else 'did not hold'}."
     (row,) = app.dataframe[0].value.to_dict("records")
     assert row["algorithm"] == "s-sgd" and row["verdict"] == mark
     assert any(name.startswith("time per update") for name in row) and any(name.startswith("share") for name in row)
@@ -94,7 +95,7 @@ def test_a_folder_is_opened_by_its_path(tmp_path: Path) -> None:
     app.text_input(key="validate-path").set_value(str(tmp_path / "held"))
     app.button(key="validate-open").click()
     fine(app.run())
-    assert app.success[0].value == "The prediction for s-sgd held."
+    assert shown(app.success[0]) == "The prediction for s-sgd held."
 
 
 @pytest.mark.parametrize("path", ["", "no/such/folder", "~nobody-of-this-name/x", "x" * 4000, "app.py"])
@@ -140,7 +141,7 @@ def test_hostile_archives_are_refused_in_words(data: bytes, why: str) -> None:
 def test_what_is_open_stays_when_another_is_refused(tmp_path: Path) -> None:
     app = upload(page("validate"), validation_archive(tmp_path))
     upload(app, b"nonsense", "x.zip")
-    assert app.error and app.success[0].value == "The prediction for s-sgd held."
+    assert app.error and shown(app.success[0]) == "The prediction for s-sgd held."
 
 
 @pytest.mark.torch
@@ -191,9 +192,9 @@ def test_an_explorer_that_others_reach_opens_no_folders_and_runs_nothing(monkeyp
 def test_text_of_unknown_origin_is_shown_as_it_is(text: str) -> None:
     from markdown_it import MarkdownIt
 
-    made = MarkdownIt("commonmark").render(charts.plain(text))
+    made = MarkdownIt("commonmark").render(said(text))
     assert made.count("<") == 2 and made.startswith("<p>")  # one paragraph, nothing in it
-    assert not re.search(r"(?<!\\):\w", charts.plain(text)) and charts.plain(":material/x:") == r"\:material/x:"
+    assert not re.search(r"(?<!\\):", said(text)) and said(":material/x:") == r"\:material/x\:"
 
 
 # ---- run -----------------------------------------------------------------------------------------------------------------
@@ -287,7 +288,7 @@ def test_a_run_that_is_done_is_opened(started: list[StandIn]) -> None:
     run = started[0]
     run.state, run.material = "done", validation_folder.material_of(validation())
     fine(app.run())
-    assert any("held" in element.value for element in app.success)
+    assert any("held" in shown(element) for element in app.success)
     assert any(button.label == "Download the validation" for button in app.download_button)
     assert app.session_state[OPENED].name == "emulated-4-validation"
 
