@@ -20,7 +20,6 @@ from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Setting
 from hetsim.convergence.stability import Caution
 from hetsim.memory import pass_sizes
-from hetsim.rows import timing_row
 from hetsim.simulate import Result
 
 NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing
@@ -30,10 +29,9 @@ SELDOM = (
 SHOWN = 5  # names listed before "and n more"
 
 
-def cautions_of_run(label: str, result: Result) -> list[Caution]:
-    """What a run alone shows: idle workers, memory, batch and learning rate of the profile."""
-    row = timing_row(result, label=label)
-    return [*idle_workers(row), *memory(row, result.cluster), *setting(label, result)]
+def cautions_of_run(row: Row, result: Result) -> list[Caution]:
+    """What a run alone shows: idle workers, memory, batch and learning rate of the profile. `row`: its row, by whatever name it goes."""
+    return [*idle_workers(row), *memory(row, result.cluster), *setting(row.name, result)]
 
 
 def cautions_of_cluster(runs: Mapping[str, Result]) -> list[Caution]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
 from hetsim.cluster.spec import Cluster
-from hetsim.comparison import Comparison, Cost, Row, Speedup, TimeToTarget, Yardsticks
+from hetsim.comparison import FULL, Comparison, Cost, Row, Speedup, TimeToTarget, Yardsticks
 from hetsim.contest import Entry, Task, attempt, first_length, is_promising, lighter, next_length, repeat
 from hetsim.convergence.predictor import Predictor, Setting, Target
 from hetsim.convergence.registry import get_predictor
@@ -65,19 +65,36 @@ def compare(
         contender.algorithm(task.cluster.options)  # a bad combination of options is told before anything runs
     numbers = seed_numbers(task.cluster.training.seeds if seeds is None else seeds, seed)
     entries, crossings = _run(task, chosen, numbers, job_count(jobs), progress)
-    rows = _rows(task, chosen, entries, crossings, len(numbers))
+    rows = rows_of(task, chosen, entries, crossings, len(numbers))
     winner = clear_winner(rows, len(numbers))
+    return assemble(task, chosen, entries, rows, numbers, winner)
+
+
+def assemble(
+    task: Task,
+    chosen: Sequence[Contender],
+    entries: Sequence[Entry],
+    rows: tuple[Row, ...],
+    seeds: tuple[int, ...],
+    winner: Row | None,
+    *,
+    method: str = FULL,
+    warnings: Sequence[Caution] = (),
+    assumptions: Sequence[str] = (),
+) -> Comparison:
+    """The comparison of these rows, with what there is to warn of; further warnings and assumptions come first."""
     return Comparison(
         profile=task.cluster.name,
-        seed=seed,
-        seeds=numbers,
+        seed=seeds[0],
+        seeds=seeds,
+        method=method,
         predictor=task.model().name,
         target=task.target,
         best_baseline=_best_baseline(rows),
         winner=None if winner is None else winner.name,
-        coverage=coverage(len(numbers)),
-        warnings=_warnings(task.cluster, chosen, entries, rows),
-        assumptions=_assumptions(entries),
+        coverage=coverage(len(seeds)),
+        warnings=unique([*warnings, *_warnings(chosen, entries, rows)]),
+        assumptions=tuple(dict.fromkeys([*assumptions, *_assumptions(entries)])),
         algorithms=rows,
         speeds={w.name: w.speed_source for w in task.cluster.workers},
         tariffs=tariffs(task.cluster),
@@ -174,13 +191,14 @@ def _samples(entry: Entry) -> float:
     return entry.crossing.samples
 
 
-def _rows(
+def rows_of(
     task: Task,
     chosen: Sequence[Contender],
     entries: Sequence[Entry],
     crossings: Sequence[Sequence[Crossing | None]],
     seeds: int,
 ) -> tuple[Row, ...]:
+    """The rows, with the speed-ups over the best baseline; `crossings` of every seed that was tried, per contender."""
     rows = []
     for contender, entry, met in zip(chosen, entries, crossings, strict=True):
         columns: Mapping[str, Any] = learning_columns(task.cluster, entry.tuned.setting, met)
@@ -217,14 +235,12 @@ def speedup(row: Row, baseline: Row | None, seeds: int) -> Speedup:
     return Speedup(value=finite(ratio.median), low=finite(ratio.low), high=finite(ratio.high))
 
 
-def _warnings(
-    cluster: Cluster, chosen: Sequence[Contender], entries: Sequence[Entry], rows: Sequence[Row]
-) -> tuple[Caution, ...]:
-    found = []
-    for contender, entry, row in zip(chosen, entries, rows, strict=True):
+def _warnings(chosen: Sequence[Contender], entries: Sequence[Entry], rows: Sequence[Row]) -> list[Caution]:
+    found: list[Caution] = []
+    for entry, row in zip(entries, rows, strict=True):
         found += target_cautions(row, entry.tuned.at_edge)
-        found += cautions_of_run(contender.label, entry.result)
-    return unique([*cautions_of_cluster({c.label: e.result for c, e in zip(chosen, entries, strict=True)}), *found])
+        found += cautions_of_run(row, entry.result)
+    return [*cautions_of_cluster({c.label: e.result for c, e in zip(chosen, entries, strict=True)}), *found]
 
 
 def _assumptions(entries: Sequence[Entry]) -> tuple[str, ...]:

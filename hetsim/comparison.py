@@ -16,6 +16,7 @@ from hetsim.convergence.stability import Caution
 from hetsim.simulate import Result
 
 COMPARISON_VERSION = 1
+FULL, QUICK = "full", "quick"  # how a comparison was computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,8 @@ class Yardsticks:
 class Row:
     """One algorithm of a comparison. Timing figures are of the first seed, over the second half of its updates (`hetsim.metrics`).
 
-    `name` is the label, `algorithm` the registered name. Shares are of all workers' time (`waiting`: cause -> share); `sample_share` and
+    `name` is the label, `algorithm` the registered name. `period_error`: ± share of `update_period_s` (`hetsim.batch_means`).
+    Shares are of all workers' time (`waiting`: cause -> share); `sample_share` and
     `memory_bytes` go by worker. `learning_rate`, `momentum`: the best of the grid, None where the predictor does not depend on them.
     `samples_to_target`, `updates_to_target`: medians over seeds. `tried_samples`, `tried_s`: how far
     the first seed was followed. `critical_batch_samples`: the gradient noise scale, beyond which larger
@@ -112,6 +114,7 @@ class Row:
     sample_share: Mapping[str, float]
     limited_by: str
     memory_bytes: Mapping[str, float]
+    period_error: float | None = None
     critical_batch_samples: float | None = None
     learning_rate: float | None = None
     momentum: float | None = None
@@ -137,7 +140,8 @@ class Comparison:
 
     `winner`: label of the fastest, None where it is not clearly faster than the fastest other algorithm. `coverage`: of the
     intervals. `speeds`: where each worker's speed is from; `tariffs`: what each costs, and where that is from. `runs` and `curves`: per
-    label, the Result of the first seed and its Curve at the best setting.
+    label, the Result of the first seed and its Curve at the best setting. `method`: `full`, or `quick` where runs were extended from
+    their steady state (`hetsim.quick`).
     """
 
     profile: str
@@ -157,6 +161,7 @@ class Comparison:
     cluster: Cluster = field(repr=False)
     runs: Mapping[str, Result] = field(repr=False)
     curves: Mapping[str, Curve] = field(repr=False)
+    method: str = FULL
 
     def __getitem__(self, label: str) -> Row:
         """The row of that label; KeyError where there is none."""

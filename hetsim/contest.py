@@ -136,6 +136,17 @@ def repeat(task: Task, contender: Contender, seed: int, setting: Setting, expect
     return met
 
 
+def follow(task: Task, contender: Contender, seed: int, best_s: float | None) -> Entry:
+    """One algorithm followed to the target, or as far as it is where the fastest takes `best_s`."""
+    length = first_length(task), first_length(task) >= task.cluster.training.max_samples
+    while True:
+        entry = attempt(task, contender, seed, *length)
+        further = next_length(task, entry, best_s)
+        if further is None:
+            return entry
+        length = further
+
+
 def lighter(entry: Entry) -> Entry:
     """The same without what can be computed again, to travel between processes."""
     schedule = entry.result.schedule

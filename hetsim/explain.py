@@ -7,7 +7,7 @@ figures stand beside them, once without that luck and once as the profile says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hetsim.algorithms import make
@@ -77,7 +77,9 @@ def explain(cluster: Any, algorithm: str, options: Mapping[str, Any] | None = No
         yardsticks=row.yardsticks,
         memory=memory_of(simulated),
         marginal=marginals(resolved, program, seed=seed, whole=simulated),
-        warnings=unique([*cautions_of_cluster({algorithm: simulated}), *cautions_of_run(algorithm, simulated)]),
+        warnings=unique(
+            [*cautions_of_cluster({algorithm: simulated}), *cautions_of_run(replace(row, name=algorithm), simulated)]
+        ),
     )
 
 

@@ -35,9 +35,13 @@ def warnings_of(result: Result, label: str | None = None) -> list[dict[str, str]
     """What to keep in mind when reading one run's figures."""
     from hetsim.cautions import cautions_of_cluster, cautions_of_run
     from hetsim.comparison import plain
+    from hetsim.rows import timing_row
 
     name = label or result.algorithm.name
-    return [plain(caution) for caution in (*cautions_of_cluster({name: result}), *cautions_of_run(name, result))]
+    return [
+        plain(caution)
+        for caution in (*cautions_of_cluster({name: result}), *cautions_of_run(timing_row(result, label=name), result))
+    ]
 
 
 def simulation_document(result: Result, label: str | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.batch_means import relative_error
 from hetsim.cluster.spec import Cluster
 from hetsim.schedule.kinds import Kind, WaitCause
 from hetsim.schedule.table import Schedule
@@ -46,6 +47,7 @@ class Timing:
     waiting_share_by_worker: Floats
     sample_share: Floats
     last_share: Floats  # how often each worker was the last to join a collective
+    period_error: float | None  # ± share of update_period_s (`hetsim.batch_means`)
     link_busy_share: float  # share of the window with a collective on the wire
 
     @property
@@ -156,6 +158,7 @@ def timing(s: Schedule, cluster: Cluster) -> Timing:
         waiting_share_by_worker=per_worker(waits, wait_s) / window if window > 0 else busy * 0,
         sample_share=shares / shares.sum() if shares.sum() else shares,
         last_share=last / last.sum() if last.sum() else last,
+        period_error=relative_error(times[half - 1 :]) if count > half else None,
         link_busy_share=min(1.0, on_wire),
     )
 

@@ -37,6 +37,7 @@ def timing_row(result: Result, *, label: str | None = None) -> Row:
         staleness_max=timing.staleness_max,
         sample_share=dict(zip(names, timing.sample_share.tolist(), strict=True)),
         limited_by=limited_by(timing, cluster, server=algorithm.has_server),
+        period_error=timing.period_error,
         memory_bytes={use.worker: use.needs for use in memory_of(result)},
         critical_batch_samples=constants_of(cluster.workload).noise_scale.noise_scale_samples,
         yardsticks=yardsticks(result, setting=Setting.of(cluster.training)),

@@ -7,6 +7,7 @@ moments that is noise only grows: a setting in which it alone is above the targe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,6 +74,30 @@ def after(maps: Maps, quadratic: Quadratic, settings: int, periods: int) -> Floa
                 moments = _after(t, q, moments)
             t, q, periods = _times(t, t), _after(t, q, q), periods // 2
     return moments
+
+
+def trajectory(maps: Maps, quadratic: Quadratic, periods: Sequence[int]) -> Floats:
+    """The loss of one setting after each of these numbers of periods, which must not fall; not finite once it has diverged.
+
+    Costs one product for every 1 in the binary numbers of periods between one and the next.
+    """
+    moments = np.zeros(maps.noise.shape)
+    moments[np.ix_(maps.begins, maps.begins)] = quadratic.start
+    powers = [(maps.transition, maps.noise)]
+    out, at = np.empty(len(periods)), 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for i, period in enumerate(periods):
+            further, level = int(period) - at, 0
+            while further >> level:
+                if level == len(powers):
+                    t, q = powers[-1]
+                    powers.append((_times(t, t), _after(t, q, q)))
+                if further >> level & 1:
+                    moments = _after(*powers[level], moments)
+                level += 1
+            at = int(period)
+            out[i] = quadratic.weight @ moments[maps.x, maps.x]
+    return out
 
 
 def _columns(settings: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:

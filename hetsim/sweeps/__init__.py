@@ -4,7 +4,7 @@
     cells     one cluster for every point       cell     the figures of one of them
     table     the columns of the result         folder   shards, and how a sweep goes on
     summary   who wins where                    estimate what it will take
-    short     a cell by its steady states       page     the report
+    page      the report
     composed  fields that stand for several     hetsim.speedup_map    two axes as a map
 
 The figures depend on the specification alone: not on the number of processes, the backend, the order in which cells come in, or how often

@@ -14,7 +14,7 @@ from hetsim.sweeps.table import figures
 if TYPE_CHECKING:
     from hetsim.contest import Task
     from hetsim.labels import Contender
-    from hetsim.sweeps.short import Short
+    from hetsim.steady_run import Short
     from hetsim.tuning import Crossing
 
 
@@ -22,7 +22,7 @@ def run_cell(
     cluster: Cluster, labels: Sequence[str], predictor: str, method: str, seeds: int, seed: int
 ) -> list[dict[str, Any]]:
     """The figures of all algorithms on one cluster, in the order of the labels."""
-    from hetsim.sweeps.short import is_short
+    from hetsim.steady_run import is_short
 
     if method != "full" and is_short(cluster, predictor):
         found = _short_cell(cluster, labels, seeds, seed)
@@ -35,10 +35,10 @@ def run_cell(
 
 
 def _short_cell(cluster: Cluster, labels: Sequence[str], seeds: int, seed: int) -> list[dict[str, Any]]:
-    """By the short way (`hetsim.sweeps.short`); algorithms without a steady state are followed like `compare` does."""
+    """By the short way (`hetsim.steady_run`); algorithms without a steady state are followed like `compare` does."""
     from hetsim.compare import seed_numbers, speedup, task_of
     from hetsim.labels import parse
-    from hetsim.sweeps.short import STEADY, allowed, short
+    from hetsim.steady_run import STEADY, allowed, short
     from hetsim.verdict import BASELINE, fastest
 
     task = task_of(cluster, "nqm", None)
@@ -69,23 +69,18 @@ def _short_cell(cluster: Cluster, labels: Sequence[str], seeds: int, seed: int) 
 
 def _long(task: Task, contender: Contender, seed: int, best_s: float | None) -> Short:
     """One algorithm followed to the target, or as far as `compare` follows it."""
-    from hetsim.contest import attempt, first_length, next_length
-    from hetsim.sweeps.short import FULL, Short
+    from hetsim.contest import follow
+    from hetsim.steady_run import FULL, Short
 
-    length = first_length(task), first_length(task) >= task.cluster.training.max_samples
-    while True:
-        entry = attempt(task, contender, seed, *length)
-        further = next_length(task, entry, best_s)
-        if further is None:
-            return Short(result=entry.result, setting=entry.tuned.setting, crossing=entry.crossing, method=FULL)
-        length = further
+    entry = follow(task, contender, seed, best_s)
+    return Short(result=entry.result, setting=entry.tuned.setting, crossing=entry.crossing, method=FULL)
 
 
 def _again(task: Task, contender: Contender, found: Short, seed: int) -> Crossing | None:
     """The same setting on another seed."""
     from hetsim.contest import repeat
     from hetsim.convergence.predictor import Setting
-    from hetsim.sweeps.short import STEADY, short
+    from hetsim.steady_run import STEADY, short
 
     setting = found.setting or Setting.of(task.cluster.training)
     other = short(task, contender, seed, setting) if found.method == STEADY else None

@@ -27,6 +27,7 @@ OPTIONS = {"abs-sgd:compute_point=current": {"compute_point": "current"}}
 ROW_KEYS = {
     *("name", "algorithm", "options", "role", "samples_per_s", "update_period_s", "mean_batch_samples"),
     *("utilisation", "waiting_share", "waiting", "staleness_mean", "staleness_max", "sample_share", "limited_by"),
+    "period_error",
     *("memory_bytes", "critical_batch_samples", "learning_rate", "momentum", "samples_to_target"),
     *(
         "updates_to_target",

@@ -14,8 +14,9 @@ from hetsim.algorithms import registry
 from hetsim.cluster import Cluster
 from hetsim.compare import task_of
 from hetsim.contest import FAIR, MOST, PATIENCE, first_length
+from hetsim.steady_run import allowed, is_short
+from hetsim.steady_tuning import _tunings
 from hetsim.sweeps.cell import run_cell
-from hetsim.sweeps.short import _tunings, allowed, is_short
 
 
 def late() -> Cluster:
