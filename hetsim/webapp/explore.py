@@ -8,14 +8,14 @@ from typing import Any, Literal
 import streamlit as st
 
 from hetsim.comparison import Comparison
-from hetsim.webapp import figures, metrics, offers, pictures, session, sidebar, sources, tables
+from hetsim.webapp import charts, figures, metrics, offers, pictures, session, sidebar, sources, tables
 from hetsim.webapp.messages import said, tell, told
 from hetsim.webapp.view import View
 
 SETTLED_S = (
     1.0  # a view stays this long before it is tuned: who moves a slider wants the next picture first [our choice]
 )
-PLOT = {"displaylogo": False, "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"]}
+WIDTHS: dict[str, Any] = {"algorithm": 190, "note": 170, "who contributes": 260, "limited by": 420}  # pixels
 Against = Literal["seconds", "samples"]
 
 
@@ -25,7 +25,7 @@ def page() -> None:
     problem = session.rejected()
     if problem is not None:
         tell(*problem)
-        st.caption("The picture below is still that of the profile before.")
+        st.caption("The picture below is without it.")
     with told(), st.spinner("Computing", show_time=True):
         view.profile()
         pinned_view = session.baseline()
@@ -53,8 +53,9 @@ def top(view: View, c: Comparison, pinned: Comparison | None) -> None:
         st.markdown(said(rest))
     if pinned is not None:
         st.markdown(f"**{said(metrics.against(c, pinned))}**")
-    with st.container(horizontal=True):
-        for figure in metrics.figures(c, pinned):
+    shown = metrics.figures(c, pinned)
+    for place, figure in zip(st.columns(len(shown)), shown, strict=True):
+        with place:
             st.metric(
                 figure.label, figure.value, figure.delta, delta_color=figure.sense, help=figure.means, border=True
             )
@@ -131,7 +132,9 @@ def losses(c: Comparison, pinned: Comparison | None) -> None:
         help="Simulated seconds are what counts in the end; samples show what delay and batch size cost.",
     )
     sides(c, pinned, "loss", lambda one: figures.loss(one, against or "seconds"), figures.described)
-    st.caption("Solid thick lines are ours, dashed thin ones baselines; the dotted line is the target.")
+    st.caption(
+        f"Solid thick lines are ours, dashed thin ones baselines. Target, dotted: {said(c.target.metric)}, a loss of {c.target.value:.3g}."
+    )
 
 
 def timelines(c: Comparison, pinned: Comparison | None) -> None:
@@ -145,15 +148,12 @@ def timelines(c: Comparison, pinned: Comparison | None) -> None:
 
 def sides(c: Comparison, pinned: Comparison | None, key: str, draw: Any, words: Any) -> None:
     """One figure, or the baseline's and the what-if's side by side."""
-    dark = st.context.theme.type == "dark"
     pairs = [("", c)] if pinned is None else [("Baseline", pinned), ("What-if", c)]
     for (title, one), place in zip(pairs, st.columns(len(pairs)), strict=True):
         with place:
             if title:
                 st.subheader(title)
-            st.plotly_chart(
-                figures.adapted(draw(one), dark), theme=None, config=PLOT, key=f"{key}/{title}", alt=words(one)
-            )
+            charts.show(draw(one), words(one), key=f"{key}/{title}")
 
 
 def table(c: Comparison, rows: list[dict[str, Any]], pinned: bool) -> None:
@@ -161,10 +161,12 @@ def table(c: Comparison, rows: list[dict[str, Any]], pinned: bool) -> None:
     config: dict[str, Any] = {}
     for head, (kind, means) in tables.kinds(c, pinned).items():
         if kind == "text":
-            config[head] = st.column_config.TextColumn(head, help=means, pinned=head == "algorithm")
+            config[head] = st.column_config.TextColumn(head, help=means, width=WIDTHS.get(head))
         else:
             config[head] = st.column_config.NumberColumn(head, help=means, format=kind)
-    st.dataframe(rows, column_config=config, hide_index=True, height="content", alt="Figures of all algorithms")
+    st.dataframe(
+        rows, column_config=config, hide_index=True, height="content", placeholder="–", alt="Figures of all algorithms"
+    )
 
 
 def trust(c: Comparison) -> None:

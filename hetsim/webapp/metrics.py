@@ -31,18 +31,11 @@ def figures(c: Comparison, pinned: Comparison | None = None) -> list[Figure]:
     best_before = None if pinned is None else _best_of_ours(pinned)
     return [
         Figure(
-            label="Fastest to the target",
-            value=row.name if math.isfinite(row.seconds) else "none",
-            delta=None if before is None else ("as before" if before.name == row.name else f"was {before.name}"),
-            sense="off",
-            means="The algorithm that reaches the target first. Where none does, the other figures are of the one with the most samples/s.",
-        ),
-        Figure(
             label="Time to target",
             value=wording.seconds(row.seconds) if math.isfinite(row.seconds) else "not reached",
             delta=None if before is None else percent(row.seconds, before.seconds),
             sense="inverse",
-            means=f"Simulated time until {c.target.metric} is {c.target.value:.4g}.",
+            means=f"Simulated time of the fastest until the target: {c.target.metric}, a loss of {c.target.value:.4g}.",
         ),
         Figure(
             label=f"{best.name} / best baseline" if best else "Ours / best baseline",
@@ -52,13 +45,13 @@ def figures(c: Comparison, pinned: Comparison | None = None) -> list[Figure]:
             "above 1 ours is faster.",
         ),
         Figure(
-            label="Throughput, samples/s",
+            label="Samples/s of the fastest",
             value=wording.rate(row.samples_per_s),
             delta=None if before is None else percent(row.samples_per_s, before.samples_per_s),
             means=f"Samples per second of {row.name}, over all workers. More samples are not more progress.",
         ),
         Figure(
-            label="Busy",
+            label="Busy, of the fastest",
             value=wording.percent(row.utilisation),
             delta=None if before is None else f"{100 * (row.utilisation - before.utilisation):+.0f} points",
             means=f"Share of the workers' time that is computation, with {row.name}.",

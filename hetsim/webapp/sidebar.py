@@ -47,7 +47,11 @@ def sidebar() -> View:
 def _values(view: View, start: Profile) -> Values:
     try:
         return controls.values_of(view.profile(), start)
-    except HetsimError:  # the page says what is wrong; the controls can still be put right
+    except HetsimError as error:
+        if (
+            f"control/{session.generation()}/bandwidth" not in st.session_state
+        ):  # a link's; else the controls' own, which still say it
+            session.reject(error)
         return controls.values_of(start, start)
 
 
@@ -152,7 +156,7 @@ def _group(start: Profile, entry: Any, group: Group) -> Group:
         )
     with right:
         count = st.number_input(
-            f"{name}: how many",
+            f"{name}: count",
             1,
             64,
             key=_key(f"count/{name}", min(group.count, 64)),

@@ -33,7 +33,6 @@ def columns(c: Comparison) -> list[Column]:
     low, high = _end("low", divisor), _end("high", divisor)
     found = [
         Column("algorithm", "text", "Its label, with options where they are stated.", lambda r: r.name),
-        Column("note", "text", "What is special about it.", lambda r: note(c, r)),
         Column(
             f"to target, {unit}",
             "%.4g",
@@ -43,6 +42,7 @@ def columns(c: Comparison) -> list[Column]:
         Column(f"from, {unit}", "%.4g", "Lower end of its interval over seeds.", low),
         Column(f"up to, {unit}", "%.4g", "Upper end of its interval over seeds.", high),
         Column("× best baseline", "%.2f", "Time of the best baseline over its own; above 1 is faster.", _speedup),
+        Column("note", "text", "What is special about it.", lambda r: note(c, r)),
         Column("samples/s", "%.0f", "Samples that count, per second, over all workers.", lambda r: r.samples_per_s),
         Column("busy, %", "%.0f", "Share of the workers' time that is computation.", lambda r: 100 * r.utilisation),
         Column("waiting, %", "%.0f", "Share of the workers' time spent waiting.", lambda r: 100 * r.waiting_share),
