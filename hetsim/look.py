@@ -23,6 +23,7 @@ BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, GREY = (
 CYCLE = (ORANGE, GREEN, PURPLE, SKY, GREY, "#000000")
 OURS = (BLUE, VERMILLION)
 DASHES = ("dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
+DIVERGING = ((0.0, VERMILLION), (0.5, "#f0f0f0"), (1.0, BLUE))  # slower, as fast, faster
 ACTIVITIES = {"compute": (BLUE, ""), "communication": (ORANGE, "/"), "waiting": ("#D9D9D9", ".")}
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 

@@ -32,7 +32,7 @@ def overrides_of(profile: Profile, field: str, value: Any) -> tuple[str, ...]:
 
     >>> from hetsim.cluster import load_profile
     >>> overrides_of(load_profile("emulated-4"), SPEED_RATIO, 8)
-    ('workers.1.samples_per_s=1079.46', 'workers.2.samples_per_s=525.764', 'workers.3.samples_per_s=200.0')
+    ('workers.b.samples_per_s=1079.46', 'workers.c.samples_per_s=525.764', 'workers.d.samples_per_s=200.0')
     """
     if field != SPEED_RATIO:
         raise UsageError(f"{field} is no field that stands for others (known: {', '.join(COMPOSED)})")
@@ -42,9 +42,9 @@ def overrides_of(profile: Profile, field: str, value: Any) -> tuple[str, ...]:
         )
     workers = entries(profile)
     out: list[str] = []
-    for index, (worker, factor) in enumerate(zip(workers, slowdowns(speeds(profile), float(value)), strict=True)):
+    for worker, factor in zip(workers, slowdowns(speeds(profile), float(value)), strict=True):
         if abs(factor - 1.0) > EQUAL:
-            out += _slower(index, worker, factor)
+            out += _slower(worker, factor)
     return tuple(out)
 
 
@@ -90,16 +90,16 @@ def slowdowns(known: Sequence[float], ratio: float) -> tuple[float, ...]:
     return tuple((speed / best) / (speed / best) ** power for speed in known)
 
 
-def _slower(index: int, worker: Worker, factor: float) -> list[str]:
+def _slower(worker: Worker, factor: float) -> list[str]:
     def slow(seconds: float) -> float:
         return float(f"{seconds * factor:.{DIGITS}g}")
 
     if worker.step_times_s:
         table = ", ".join(f"{samples}: {slow(seconds)!r}" for samples, seconds in worker.step_times_s)
-        return [f"workers.{index}.step_times_s={{{table}}}"]
-    line = [f"workers.{index}.samples_per_s={float(f'{worker.samples_per_s / factor:.{DIGITS}g}')!r}"]
-    line += [f"workers.{index}.overhead_s={slow(worker.overhead_s)!r}"] if worker.overhead_s else []
-    return line + ([f"workers.{index}.floor_s={slow(worker.floor_s)!r}"] if worker.floor_s else [])
+        return [f"workers.{worker.group}.step_times_s={{{table}}}"]
+    line = [f"workers.{worker.group}.samples_per_s={float(f'{worker.samples_per_s / factor:.{DIGITS}g}')!r}"]
+    line += [f"workers.{worker.group}.overhead_s={slow(worker.overhead_s)!r}"] if worker.overhead_s else []
+    return line + ([f"workers.{worker.group}.floor_s={slow(worker.floor_s)!r}"] if worker.floor_s else [])
 
 
 def clash(fields: Sequence[str]) -> str | None:
