@@ -13,8 +13,19 @@ from hetsim.export import safe_label
 from hetsim.labels import parse
 from hetsim.speedup_map import LABEL, SpeedupMap
 from hetsim.sweeps.page import steady_count_note
-from hetsim.webapp import HERE, jobs, map_figure, session
-from hetsim.webapp.mapping import MOST_VALUES, SPACINGS, Choice, MapOrder, axis_text, cell_view, choices, compute, said
+from hetsim.webapp import HERE, charts, jobs, map_figure, session
+from hetsim.webapp.mapping import (
+    MOST_VALUES,
+    SPACINGS,
+    Choice,
+    MapOrder,
+    axis_text,
+    cell_view,
+    choices,
+    clicked_cell,
+    compute,
+    said,
+)
 from hetsim.webapp.messages import tell, told
 from hetsim.webapp.view import View
 
@@ -22,7 +33,7 @@ ORDER, REFUSED, SETTINGS, CHOSEN = "map-order", "map-refused", "map-settings", "
 OTHER = "another field, by its path"
 DEFAULTS = (0, 1)  # of the menu: what the axes are at first
 HOW = (
-    "Columns and rows stand at equal distances. {steady} A lead of a few per cent in one cell is not to be relied on; "
+    "Learning rate and momentum are tuned in every cell. {steady} A lead of a few per cent in one cell is not to be relied on; "
     "what holds over many cells is."
 )
 
@@ -237,16 +248,12 @@ def _show(order: MapOrder, found: SpeedupMap) -> None:
     st.text(found.sentence())
     chosen = _chosen(found)
     drawn = map_figure.figure(found, x_title, y_title, chosen)
-    drawn.update_layout(
-        template="streamlit", font={"color": None}, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)"
-    )
-    st.plotly_chart(
+    charts.show(
         drawn,
+        map_figure.described(found, x_title, y_title),
         key="map-chart",
         on_select=_clicked,
         selection_mode="points",
-        config={"displayModeBar": False},
-        alt=map_figure.described(found, x_title, y_title),
     )
     st.caption(HOW.format(steady=steady_count_note(found.steady, len(found.labels) * found.speedup.size)))
     _cell(order, found, x_title, y_title)
@@ -255,11 +262,9 @@ def _show(order: MapOrder, found: SpeedupMap) -> None:
 
 def _clicked() -> None:
     """A cell was clicked: it becomes the chosen one."""
-    state: Any = st.session_state.get("map-chart")
-    points = [] if not state else state["selection"]["points"]
-    if points and points[-1].get("customdata"):
-        i, j = points[-1]["customdata"][:2]
-        st.session_state[CHOSEN] = int(i), int(j)
+    cell = clicked_cell(st.session_state.get("map-chart"))
+    if cell is not None:
+        st.session_state[CHOSEN] = cell
 
 
 def _chosen(found: SpeedupMap) -> tuple[int, int]:
@@ -279,7 +284,7 @@ def _cell(order: MapOrder, found: SpeedupMap, x_title: str, y_title: str) -> Non
     axes = ((left, x_title, found.x_values, "map-cell-x"), (middle, y_title, found.y_values, "map-cell-y"))
     for place, title, values, key in axes:
         place.selectbox(
-            title,
+            charts.plain(title),
             range(len(values)),
             format_func=[said(value) for value in values].__getitem__,
             key=key,

@@ -51,7 +51,6 @@ def figure(m: SpeedupMap, x_title: str, y_title: str, chosen: tuple[int, int] | 
         title_text=x_title,
         showgrid=False,
         zeroline=False,
-        fixedrange=True,
         range=[-0.5, columns - 0.5],
         **_ticks(m.x_values),
     )
@@ -59,7 +58,6 @@ def figure(m: SpeedupMap, x_title: str, y_title: str, chosen: tuple[int, int] | 
         title_text=y_title,
         showgrid=False,
         zeroline=False,
-        fixedrange=True,
         range=[-0.5, rows - 0.5],
         **_ticks(m.y_values),
     )

@@ -238,3 +238,12 @@ def said(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def clicked_cell(state: Any) -> tuple[int, int] | None:
+    """(i, j) of the last point in what a chart says of its selection; None where no cell is in it."""
+    for point in reversed(state["selection"]["points"] if state else []):
+        carried = list(point.get("customdata") or ())
+        if len(carried) >= 2:
+            return int(carried[0]), int(carried[1])
+    return None
