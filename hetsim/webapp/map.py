@@ -13,7 +13,8 @@ from hetsim.export import safe_label
 from hetsim.labels import parse
 from hetsim.speedup_map import LABEL, SpeedupMap
 from hetsim.sweeps.page import steady_count_note
-from hetsim.webapp import HERE, charts, jobs, map_figure, session
+from hetsim.webapp import HERE, charts, jobs, map_figure, messages, session
+from hetsim.webapp.figures import adapted
 from hetsim.webapp.mapping import (
     MOST_VALUES,
     SPACINGS,
@@ -248,9 +249,11 @@ def _show(order: MapOrder, found: SpeedupMap) -> None:
     st.text(found.sentence())
     chosen = _chosen(found)
     drawn = map_figure.figure(found, x_title, y_title, chosen)
-    charts.show(
-        drawn,
-        map_figure.described(found, x_title, y_title),
+    st.plotly_chart(
+        adapted(drawn, st.context.theme.type == "dark"),
+        theme=None,
+        config=charts.CONFIG,
+        alt=map_figure.described(found, x_title, y_title),
         key="map-chart",
         on_select=_clicked,
         selection_mode="points",
@@ -284,7 +287,7 @@ def _cell(order: MapOrder, found: SpeedupMap, x_title: str, y_title: str) -> Non
     axes = ((left, x_title, found.x_values, "map-cell-x"), (middle, y_title, found.y_values, "map-cell-y"))
     for place, title, values, key in axes:
         place.selectbox(
-            charts.plain(title),
+            messages.said(title),
             range(len(values)),
             format_func=[said(value) for value in values].__getitem__,
             key=key,

@@ -64,7 +64,7 @@ def figure(m: SpeedupMap, x_title: str, y_title: str, chosen: tuple[int, int] | 
     if chosen is not None:
         i, j = chosen
         edge = {"x0": i - 0.5, "x1": i + 0.5, "y0": j - 0.5, "y1": j + 0.5}
-        made.add_shape(type="rect", **edge, line={"color": "#000000", "width": 4})
+        made.add_shape(type="rect", **edge, line={"color": "#101010", "width": 4})
         made.add_shape(type="rect", **edge, line={"color": "#FFFFFF", "width": 1.5})
     return made
 
