@@ -171,6 +171,7 @@ def plain_of(state: State) -> dict[str, Any]:
         "optimizer": dict(state.optimizer),
         "progress": asdict(state.progress),
         "mean_gradient_P": state.mean_gradient_P,
+        "mean_square_P": state.mean_square_P,
     }
 
 

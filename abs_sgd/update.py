@@ -8,6 +8,7 @@ It knows nothing of schedules, clocks or communication: states go in, a new stat
     look-ahead        x - κ · lr · v
     local step        x - κ · lr · own mean
     local prediction  x after a step on  a · own mean + (1-a) · last applied mean
+    compensation      g + λ g⊙g⊙(x - x̄) before it is clipped
     average           (1-w) · own + w · (Σ w_i x_i + (1 - Σ w_i) · anchor)
 """
 
@@ -21,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hetsim.schedule.kinds import PointRule
+from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS, PointRule
 
 ADAM_BETA2 = 0.999  # Kingma & Ba 2015, torch's default
 ADAM_EPS = 1e-8  # the same
@@ -89,7 +90,20 @@ class State:
     parameters_P: Tensor
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     progress: Progress = Progress()
+    mean_square_P: Tensor | None = None  # running mean of squared gradients; None where no step adapts to it
     mean_gradient_P: Tensor | None = None  # of the last update, before clipping; None where nobody blends with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compensation:
+    """First-order correction of a late gradient: g + λ g⊙g⊙(x - x̄), x̄ the parameters it was taken at (Zheng et al. 2017).
+
+    `adaptive`: λ over the root of the running mean of g⊙g.
+    """
+
+    strength: float
+    taken_at_P: Tensor
+    adaptive: bool = False
 
 
 class Updater:
@@ -102,10 +116,21 @@ class Updater:
         self._parameter: torch.nn.Parameter | None = None
         self._optimizer: torch.optim.Optimizer | None = None
 
-    def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
-        """The next version: a step on gradient_sum / divisor, clipped once, counted as an update of `samples`."""
+    def step(
+        self,
+        state: State,
+        gradient_sum_P: Tensor,
+        *,
+        divisor: float,
+        samples: int,
+        scale: float = 1.0,
+        compensation: Compensation | None = None,
+    ) -> State:
+        """The next version: a step on gradient_sum / divisor, compensated, then clipped once, counted as an update of `samples`."""
         before = state.progress
-        mean_P = self._mean(gradient_sum_P, divisor)
+        mean_P, square_P = self._mean(gradient_sum_P, divisor), state.mean_square_P
+        if compensation is not None:
+            mean_P, square_P = self._compensated(state, mean_P, compensation)
         clip = self._clip_factor(mean_P)
         used_P = mean_P if clip == 1.0 else mean_P * clip
         if used_P is mean_P and self.keep_mean_gradient:
@@ -122,7 +147,18 @@ class Updater:
                 last_clip=clip,
             ),
             mean_gradient_P=mean_P if self.keep_mean_gradient else None,
+            mean_square_P=square_P,
         )
+
+    def _compensated(self, state: State, mean_P: Tensor, c: Compensation) -> tuple[Tensor, Tensor | None]:
+        """The corrected mean gradient, and the running mean square where λ adapts to it."""
+        square_P, factor_P = mean_P * mean_P, state.parameters_P - c.taken_at_P
+        if not c.adaptive:
+            return mean_P + c.strength * square_P * factor_P, state.mean_square_P
+        kept_P = (1.0 - MEAN_SQUARE_DECAY) * square_P
+        if state.mean_square_P is not None:
+            kept_P = MEAN_SQUARE_DECAY * state.mean_square_P + kept_P
+        return mean_P + c.strength / (kept_P + MEAN_SQUARE_EPS).sqrt() * square_P * factor_P, kept_P
 
     def point(
         self, state: State, rule: PointRule, amount: float, own_sum_P: Tensor | None, own_samples: float
@@ -211,7 +247,13 @@ class Updater:
             averaged_samples=samples,
         )
         kept = {} if reset else own.optimizer
-        return State(parameters_P=parameters_P, optimizer=kept, progress=progress, mean_gradient_P=own.mean_gradient_P)
+        return State(
+            parameters_P=parameters_P,
+            optimizer=kept,
+            progress=progress,
+            mean_gradient_P=own.mean_gradient_P,
+            mean_square_P=own.mean_square_P,
+        )
 
     def _mean(self, sum_P: Tensor, divisor: float) -> Tensor:
         return sum_P / divisor

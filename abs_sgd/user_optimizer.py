@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
-from abs_sgd.update import ADAM_BETA2, ADAM_EPS, State, Updater, UpdateRule
+from abs_sgd.update import ADAM_BETA2, ADAM_EPS, Compensation, State, Updater, UpdateRule
 from hetsim.errors import UsageError
 
 Held = dict[Tensor, dict[str, Any]]
@@ -74,9 +74,20 @@ class UserUpdater(Updater):
         self._home = self.home_P is self.flat.parameters_P
         self.go_home()
 
-    def step(self, state: State, gradient_sum_P: Tensor, *, divisor: float, samples: int, scale: float = 1.0) -> State:
+    def step(
+        self,
+        state: State,
+        gradient_sum_P: Tensor,
+        *,
+        divisor: float,
+        samples: int,
+        scale: float = 1.0,
+        compensation: Compensation | None = None,
+    ) -> State:
         """As `Updater.step`; `gradient_sum_P` is overwritten."""
-        made = super().step(state, gradient_sum_P, divisor=divisor, samples=samples, scale=scale)
+        made = super().step(
+            state, gradient_sum_P, divisor=divisor, samples=samples, scale=scale, compensation=compensation
+        )
         if self.home_P is not self.flat.parameters_P:
             self.home_P.copy_(self.flat.parameters_P)
         mean_P = made.mean_gradient_P  # lies where the next gradient will

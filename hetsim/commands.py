@@ -16,7 +16,7 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | all_reduce(what, weight, gather, group, stream, quorum, trigger, at_once) | start a non-blocking collective: "gradients" (takes and clears the accumulator) or "parameters"; small tuples ride along and come back from everybody; with `quorum` it starts once so many workers with samples have joined, with `trigger` once that rank has, and takes what the accumulators of the others hold; who joins at that instant is in it, unless it starts `at_once` | handle |
 | missed()                             | the worker's next collective if it has started without it, to be waited for and applied | handle / None |
 | poll(h) / wait(h)                    | complete yet? / block until complete                                       | bool / Reduced                 |
-| apply(h, scale, divisor)             | optimizer step on the reduced sum over the total count (or `divisor`)     | update number                  |
+| apply(h, scale, divisor, compensation, adaptive) | optimizer step on the reduced sum over the total count (or `divisor`); with `compensation` λ on g + λ g⊙g⊙(x - x̄), x̄ where the gradient was taken | update number |
 | step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
 | predict(h)                           | move the compute point to where the algorithm's `compute_point` says the next gradient belongs | None          |
 | merge(h, weight, anchored)           | replica := mix of itself and the reduced parameters                        | None                           |
@@ -51,7 +51,7 @@ class Handle:
         self.waiters: list[Any] = []
         self.poll = _new(Poll, (self,))  # the plain commands on this handle, made once for all workers
         self.wait = _new(Wait, (self, ""))
-        self.apply = _new(Apply, (self, 1.0, 0))
+        self.apply = _new(Apply, (self, 1.0, 0, 0.0, False))
 
 
 class Computed(NamedTuple):
@@ -122,11 +122,14 @@ class Wait(NamedTuple):
 
 
 class Apply(NamedTuple):
-    """Optimizer step on a transfer's gradient sum. `divisor` 0 is the number of samples in it."""
+    """Optimizer step on a transfer's gradient sum. `divisor` 0 is the number of samples in it. `compensation`: λ of a first-order correction
+    for the delay, `adaptive`: over the root of the gradient's running mean square; it leaves `scale` at 1."""
 
     handle: Handle
     scale: float
     divisor: int
+    compensation: float = 0.0
+    adaptive: bool = False
 
 
 class Step(NamedTuple):
@@ -318,9 +321,16 @@ class ServerPort:
         """The next message, in order of arrival."""
         return _RECEIVE
 
-    def apply(self, message: Message, scale: float = 1.0, divisor: int = 0) -> Apply:
+    def apply(
+        self,
+        message: Message,
+        scale: float = 1.0,
+        divisor: int = 0,
+        compensation: float = 0.0,
+        adaptive: bool = False,
+    ) -> Apply:
         """Optimizer step on a pushed gradient."""
-        return Apply(message.handle, scale, divisor)
+        return Apply(message.handle, scale, divisor, compensation, adaptive)
 
     def reply(self, message: Message) -> Reply:
         """Answer a pull."""

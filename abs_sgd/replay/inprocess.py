@@ -7,7 +7,7 @@ nothing here knows any algorithm. Loss is measured outside the clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from abs_sgd.gradients import Buffers, FlatModel, average_buffers
 from abs_sgd.replay.plan import Mix, Pass, Plan, Point, Range, Step, make_plan
-from abs_sgd.update import State, Updater, UpdateRule
+from abs_sgd.update import Compensation, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Ints, Task, dropout_of
 from hetsim.convergence.predictor import Curve
 from hetsim.errors import UsageError
@@ -84,6 +84,14 @@ def numbers_of(ranges: Iterable[Range], thinning: int) -> Ints:
     multiple of r."""
     parts = [np.arange(-(-first // thinning), -(-(first + count) // thinning)) for first, count in ranges]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def compensation_of(action: Step, states: Mapping[int, State]) -> Compensation | None:
+    """What a step is compensated by; None where it is plain."""
+    if not action.compensation:
+        return None
+    taken_at_P = states[action.taken_at].parameters_P
+    return Compensation(strength=action.compensation, taken_at_P=taken_at_P, adaptive=action.adaptive)
 
 
 class InProcess:
@@ -295,7 +303,14 @@ class _Run:
         divisor = float(action.divisor) if self.thinning == 1 else action.divisor * counted / action.samples
         if total_P is None:
             total_P, divisor = torch.zeros_like(parent.parameters_P), 1.0
-        return self.updater.step(parent, total_P, divisor=divisor, samples=action.samples, scale=action.scale)
+        return self.updater.step(
+            parent,
+            total_P,
+            divisor=divisor,
+            samples=action.samples,
+            scale=action.scale,
+            compensation=compensation_of(action, self.states),
+        )
 
     def _mix(self, action: Mix) -> State:
         return self.updater.average(

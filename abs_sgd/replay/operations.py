@@ -103,4 +103,6 @@ def made_from(action: Step | Mix | Point) -> tuple[int, ...]:
     """States that an action needs on its own rank."""
     if isinstance(action, Mix) and action.anchor >= 0:
         return action.parent, action.anchor
+    if isinstance(action, Step) and action.taken_at >= 0:
+        return action.parent, action.taken_at
     return (action.parent,)

@@ -14,7 +14,7 @@ do. Otherwise passes are made one by one in the order of the log.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -36,7 +36,8 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`parts`: (accumulator, weight) in rank order. `shared`: by a transfer, not a worker's own local step."""
+    """`parts`: (accumulator, weight) in rank order. `shared`: by a transfer, not a worker's own local step. `compensation`: λ, of which
+    `taken_at` is the state the gradient was taken at; -1 and 0 where a step is plain."""
 
     state: int
     parent: int
@@ -46,6 +47,9 @@ class Step:
     scale: float
     time_s: float
     shared: bool
+    taken_at: int = -1
+    compensation: float = 0.0
+    adaptive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +156,9 @@ class _Builder:
                 continue
             self.made.add(state)
             if kind == Kind.STEP:
-                if code != StepRule.PLAIN:
-                    raise ScheduleError(f"steps of rule {StepRule(code).name} cannot be trained yet")
                 parts = self._sums([(slot, 1.0)]) if source < 0 else self._transfer(source)
-                self.actions.append(Step(state, parent, parts, samples, first, scale, end_s, source >= 0))
+                step = Step(state, parent, parts, samples, first, scale, end_s, source >= 0)
+                self.actions.append(step if code == StepRule.PLAIN else self._compensated(step, code))
             elif kind == Kind.MIX:
                 offered = tuple((m[1], m[2]) for m in self.offered[source])
                 self.actions.append(Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s))
@@ -164,6 +167,14 @@ class _Builder:
                 self._sums([(own, 1.0)])
                 self.actions.append(Point(state, parent, own, code, scale))
         return _with_lifetimes(self.actions)
+
+    def _compensated(self, step: Step, code: int) -> Step:
+        """With the state its gradient was taken at. Raises ScheduleError where there is more than one."""
+        points = {piece[0] for slot, _ in step.parts for piece in self.pieces[slot]}
+        if len(points) != 1:
+            raise ScheduleError(f"state {step.state}: a compensated step needs a gradient that was taken at one point")
+        adaptive = code == StepRule.DELAY_COMPENSATED_ADAPTIVE
+        return replace(step, scale=1.0, taken_at=points.pop(), compensation=step.scale, adaptive=adaptive)
 
     def _transfer(self, source: int) -> tuple[tuple[int, float], ...]:
         if source not in self.sums:
@@ -206,7 +217,7 @@ def _with_lifetimes(actions: list[Action]) -> Plan:
             case Pass():
                 last_slot[action.slot] = at
             case Step():
-                last_state[action.parent] = at
+                last_state[action.parent] = last_state[action.taken_at] = at
                 last_slot.update((slot, at) for slot, _ in action.parts)
             case Mix():
                 last_state[action.parent] = last_state[action.anchor] = at

@@ -18,7 +18,7 @@ from abs_sgd.checkpoint import plain_of, state_of
 from abs_sgd.gradients import Buffers, FlatModel
 from abs_sgd.replay.cuts import Cut
 from abs_sgd.replay.exchange import Exchange, weighted_sum
-from abs_sgd.replay.inprocess import numbers_of
+from abs_sgd.replay.inprocess import compensation_of, numbers_of
 from abs_sgd.replay.job import Job
 from abs_sgd.replay.operations import Adopt, Arrive, Gradient, Launch, Make, Operation, Orders
 from abs_sgd.replay.plan import Mix, Point, Step
@@ -183,7 +183,14 @@ class RankRun:
         divisor = action.divisor * counted / action.samples if thinned else float(action.divisor)
         if total_P is None or counted == 0:
             total_P, divisor = torch.zeros_like(parent.parameters_P), 1.0
-        return self.updater.step(parent, total_P, divisor=divisor, samples=action.samples, scale=action.scale)
+        return self.updater.step(
+            parent,
+            total_P,
+            divisor=divisor,
+            samples=action.samples,
+            scale=action.scale,
+            compensation=compensation_of(action, self.states),
+        )
 
     def _point(self, action: Point, parent: State) -> State:
         own_P, count = self.sums.get(action.slot), self.counts.get(action.slot, 0)
@@ -235,7 +242,7 @@ def _uses(operation: Operation, orders: Orders, rank: int) -> _Drops:
             return [operation.state], [], [operation.transfer]
         case Make(action=Step() as step, transfer=transfer):
             slots = [slot for slot, _ in step.parts] if transfer < 0 else []
-            return [step.parent, step.state], slots, [transfer]
+            return [step.parent, step.state, step.taken_at], slots, [transfer]
         case Make(action=Mix() as mix, transfer=transfer):
             return [mix.parent, mix.state, mix.anchor], [], [transfer]
         case Make(action=Point() as point):

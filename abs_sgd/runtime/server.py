@@ -21,10 +21,11 @@ from abs_sgd.runtime.post import Letter, Mail, Post
 from abs_sgd.runtime.rank import Version, discard_reason
 from abs_sgd.runtime.record import RankLog
 from abs_sgd.runtime.wire import PeerLostError
-from abs_sgd.update import Progress, State, Updater
+from abs_sgd.update import Compensation, Progress, State, Updater
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
 from hetsim.errors import ProgramError
+from hetsim.runtime.driver import step_rule
 from hetsim.schedule.kinds import Kind
 
 
@@ -125,6 +126,7 @@ class LiveServer:
         self.log = RankLog(port.n)
         self.noise = NoiseLog()  # stays empty: no update has gradients of two workers
         self.version = Version(0, State(parameters_P=initial_P))
+        self.given: dict[int, Version] = {}  # what each worker pulled last
         self.updates = 0
         self.received = 0  # messages that the program has been given
         self.dry = False  # all samples were handed out when it was given the last one
@@ -208,16 +210,31 @@ class LiveServer:
         if samples and sum_P is not None:
             start_s, parent, divisor = self.clock(), self.version, command.divisor or samples
             sum_P = sum_P.to(parent.state.parameters_P.device)
-            made = self.updater.step(parent.state, sum_P, divisor=divisor, samples=samples, scale=command.scale)
+            rule, scale = step_rule(command)
+            made = self.updater.step(
+                parent.state,
+                sum_P,
+                divisor=divisor,
+                samples=samples,
+                scale=command.scale,
+                compensation=self._compensation(command, arrival.mail.peer),
+            )
             self.version = Version(parent.number + 1, made)
             self.log.add(
                 Kind.STEP, start_s, self.clock(), state=self.version.number, parent=parent.number, source=arrival.id,
-                samples=samples, first=divisor, scale=command.scale,
+                samples=samples, first=divisor, scale=scale, code=rule,
             )  # fmt: skip
             self.updates += 1
             if self.progress is not None:
                 self.progress(made.progress)
         return self.updates
+
+    def _compensation(self, command: cmd.Apply, worker: int) -> Compensation | None:
+        """By the parameters that the worker was last given."""
+        if not command.compensation:
+            return None
+        taken_at_P = self.given[worker].state.parameters_P
+        return Compensation(strength=command.compensation, taken_at_P=taken_at_P, adaptive=command.adaptive)
 
     def reply(self, command: cmd.Reply) -> None:
         """Answer a pull with the parameters as they are now."""
@@ -231,6 +248,7 @@ class LiveServer:
             updates=state.progress.updates,
             samples=state.progress.samples,
         )
+        self.given[arrival.mail.peer] = self.version
         self.posts[arrival.mail.peer].send(Letter.ANSWER, arrival.id, answer.pack(), state.parameters_P)
 
     def discard(self, command: cmd.Discard) -> int:

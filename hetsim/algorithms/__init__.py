@@ -11,6 +11,7 @@
     dropcompute              synchronous with a time limit on computation
     backup-workers           synchronous, the last k gradients are dropped
     od-sgd                   one-step delay with a local update for the next gradient's point
+    dc-asgd                  asynchronous, late gradients corrected to first order
     ringmaster-asgd          asynchronous, gradients that are too old are ignored
     eager-sgd                partial all-reduces, late gradients come with the next
     omnilearn                synchronous, batches moved by a proportional controller
@@ -53,6 +54,7 @@ from hetsim.algorithms import abs_sgd  # noqa: F401
 from hetsim.algorithms import dropcompute  # noqa: F401
 from hetsim.algorithms import backup_workers  # noqa: F401
 from hetsim.algorithms import od_sgd  # noqa: F401
+from hetsim.algorithms import dc_asgd  # noqa: F401
 from hetsim.algorithms import ringmaster_asgd  # noqa: F401
 from hetsim.algorithms import eager_sgd  # noqa: F401
 from hetsim.algorithms import omnilearn  # noqa: F401

@@ -14,11 +14,11 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.convergence.moments import Coefficient, Moments, PairMap, Term
-from hetsim.convergence.operations import (
+from hetsim.convergence.linear import (
     START,
     Ahead,
     Average,
+    Compensate,
     Evaluate,
     Forecast,
     Gradient,
@@ -29,8 +29,10 @@ from hetsim.convergence.operations import (
     Step,
     inputs,
 )
+from hetsim.convergence.moments import Coefficient, Moments, PairMap, Term
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.sequence import DEFAULT_RULE, Losses, Rule, Watch
+from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS
 
 Floats = NDArray[np.float64]
 LOOK_EVERY = 16  # points of the curve between looks for settings that are done
@@ -63,6 +65,7 @@ class _Run:
         self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
         self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
         self.quadratic, self.full_noise = quadratic, self.c
+        self.mean_square = np.zeros_like(self.lr)  # of the gradients of adaptively compensated steps
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
@@ -93,7 +96,7 @@ class _Run:
         self.since = point + 1
         if going_on is not None:
             columns = np.repeat(going_on, len(self.weight))
-            for name in ("lr", "beta", "h", "c", "full_noise"):
+            for name in ("lr", "beta", "h", "c", "full_noise", "mean_square"):
                 setattr(self, name, getattr(self, name)[columns])
             self.moments.keep(columns)
             self.maps.clear()
@@ -126,6 +129,8 @@ class _Run:
                 combine(out, [(x, None), (v, -kappa * factor * self.lr)])
             case Local(out=out, x=x, gradient=g, factor=factor):
                 combine(out, [(x, None), *self._terms(g, -factor * self.lr)])
+            case Compensate():
+                self._compensate(operation)
             case Forecast():
                 self._forecast(operation)
             case Step():
@@ -143,6 +148,14 @@ class _Run:
         ((gradient, _),) = s.gradient.gradients
         kept = 1.0 - lr * self.decay if self.decay else None
         self.moments.combine(s.x_out, [(s.x, kept), (s.v_out, -lr * self.beta), (gradient, -lr)])
+
+    def _compensate(self, c: Compensate) -> None:
+        square = self.moments.C[c.gradient, c.gradient]
+        factor: Floats = c.strength * square
+        if c.adaptive:
+            self.mean_square = MEAN_SQUARE_DECAY * self.mean_square + (1.0 - MEAN_SQUARE_DECAY) * square
+            factor = factor / np.sqrt(self.mean_square + MEAN_SQUARE_EPS)
+        self.moments.combine(c.out, [(c.gradient, None), (c.x, factor), (c.backup, -factor)])
 
     def _forecast(self, f: Forecast) -> None:
         lr = f.factor * self.lr

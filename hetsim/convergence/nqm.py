@@ -11,7 +11,7 @@ from hetsim.cluster.spec import Cluster
 from hetsim.convergence.constants import NODES, WorkloadConstants, constants_of
 from hetsim.convergence.joint import run_joint
 from hetsim.convergence.operations import compile_schedule
-from hetsim.convergence.plan import plan_of, point_scales, reweighted
+from hetsim.convergence.plan import compensated, plan_of, point_scales, reweighted
 from hetsim.convergence.predictor import Curve, Setting, Target
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.sequence import Losses, Rule, run_sequence
@@ -19,6 +19,9 @@ from hetsim.convergence.stability import Caution, Circumstances, cautions
 from hetsim.schedule.kinds import PointRule
 from hetsim.schedule.table import Schedule
 
+COMPENSATION = (
+    "In compensated steps g⊙g is replaced by its expectation, on the model's scale of gradients and not a network's."
+)
 JOINT_NODES = 24  # the general engine costs rows² per node; error of the loss under .5 % (tests)
 
 
@@ -73,7 +76,7 @@ class NoisyQuadratic:
         """
         known = constants_of(cluster.workload)
         training = cluster.training
-        sequence = schedule.updates.is_sequence and not reweighted(schedule)
+        sequence = schedule.updates.is_sequence and not reweighted(schedule) and not compensated(schedule)
         quadratic = known.nqm.quadratic(NODES if sequence else JOINT_NODES)
         raw_target = None if target is None else known.ratio(target) * quadratic.initial_loss
         rates = np.array([s.learning_rate for s in settings], np.float64)
@@ -86,7 +89,8 @@ class NoisyQuadratic:
         points = progress_of(schedule)
         samples = np.concatenate(([0], np.cumsum(points.samples)))
         time_s = np.concatenate(([0.0], points.time_s))
-        return as_curves(losses, samples, time_s, known, quadratic.initial_loss, assumptions(known, cluster))
+        said = assumptions(known, cluster) + ((COMPENSATION,) if compensated(schedule) else ())
+        return as_curves(losses, samples, time_s, known, quadratic.initial_loss, said)
 
 
 def circumstances(schedule: Schedule, cluster: Cluster) -> Circumstances:

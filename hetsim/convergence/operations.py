@@ -8,127 +8,36 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from hetsim.cluster.spec import Training
+from hetsim.convergence.linear import (
+    START,
+    ZERO,
+    Ahead,
+    Average,
+    Compensate,
+    Evaluate,
+    Forecast,
+    Gradient,
+    Local,
+    Operation,
+    Program,
+    Read,
+    Step,
+    Weights,
+    inputs,
+)
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.rates import batch_rule, warm_up
-from hetsim.schedule.kinds import Kind, MixRule, PointRule
+from hetsim.errors import ScheduleError
+from hetsim.schedule.kinds import Kind, MixRule, PointRule, StepRule
 from hetsim.schedule.table import Schedule
 
 GRAD, JOIN, STEP, MIX, PREDICT = (
     int(k) for k in (Kind.GRAD, Kind.JOIN, Kind.STEP, Kind.MIX, Kind.PREDICT)
 )  # fast to compare
-Weights = tuple[tuple[int, float], ...]
-ZERO = 1  # the velocity every replica starts with
-START = 0  # x_0
-
-
-class Gradient(NamedTuple):
-    """A mean gradient: h Σ weight·x over `points` plus Σ weight·g over `gradients` plus noise of `noise`·c."""
-
-    points: Weights = ()
-    gradients: Weights = ()
-    noise: float = 0.0
-
-
-class Evaluate(NamedTuple):
-    """variable := the gradient."""
-
-    out: int
-    gradient: Gradient
-
-
-class Step(NamedTuple):
-    """(x, v) -> (x_out, v_out): an optimizer step. `factor` multiplies the setting's learning rate.
-
-    `chained` (set by `allocate`): the gradient is taken at x itself and x, v are needed by nothing else, so steps can be composed."""
-
-    x_out: int
-    v_out: int
-    x: int
-    v: int
-    gradient: Gradient
-    factor: float
-    chained: bool = False
-
-
-class Average(NamedTuple):
-    """x_out := Σ weight·x."""
-
-    out: int
-    points: Weights
-
-
-class Ahead(NamedTuple):
-    """out := x - kappa·factor·lr·v."""
-
-    out: int
-    x: int
-    v: int
-    kappa: float
-    factor: float
-
-
-class Forecast(NamedTuple):
-    """out := where a step from (x, v) with this gradient would lead."""
-
-    out: int
-    x: int
-    v: int
-    gradient: Gradient
-    factor: float
-
-
-class Local(NamedTuple):
-    """out := x - factor·lr·gradient."""
-
-    out: int
-    x: int
-    gradient: Gradient
-    factor: float
-
-
-class Read(NamedTuple):
-    """The loss at x is point number `point` of the curve."""
-
-    x: int
-    point: int
-
-
-Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Read
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """Operations on rows (variables replaced by rows), and the number of rows."""
-
-    operations: tuple[Operation, ...]
-    rows: int
-    points: int
-
-
-def inputs(operation: Operation) -> set[int]:
-    """Variables an operation reads."""
-    match operation:
-        case Evaluate(gradient=g):
-            return _of(g)
-        case Step(x=x, v=v, gradient=g) | Forecast(x=x, v=v, gradient=g):
-            return {x, v} | _of(g)
-        case Average(points=points):
-            return {j for j, _ in points}
-        case Ahead(x=x, v=v):
-            return {x, v}
-        case Local(x=x, gradient=g):
-            return {x} | _of(g)
-        case Read(x=x):
-            return {x}
-
-
-def _of(gradient: Gradient) -> set[int]:
-    return {j for j, _ in gradient.points} | {j for j, _ in gradient.gradients}
 
 
 @dataclass
@@ -191,7 +100,7 @@ class Compiler:
                 elif state >= 0:
                     self.joined[source].append((state, scale))
             elif kind == STEP and state not in self.x:
-                self._step(state, parent, source, slot, samples, first, scale)
+                self._step(state, parent, source, slot, samples, first, scale, code)
             elif kind == MIX and state not in self.x:
                 self._mix(state, parent, source, slot, scale, code)
             elif kind == PREDICT and state not in self.x:
@@ -226,12 +135,16 @@ class Compiler:
 
     # ---- one row each ----------------------------------------------------------------------------------------------------
 
-    def _step(self, state: int, parent: int, source: int, slot: int, samples: int, divisor: int, scale: float) -> None:
+    def _step(
+        self, state: int, parent: int, source: int, slot: int, samples: int, divisor: int, scale: float, code: int
+    ) -> None:
         slots = self.joined[source] if source >= 0 else [(slot, 1.0)]
         for number, _ in slots:
             if number in self.shared or source in self.applied_often:
                 self._materialise(number)
         gradient = self._mean(slots, divisor if divisor > 0 else max(samples, 1))
+        if code != StepRule.PLAIN:
+            gradient, scale = self._compensated(slots, gradient, parent, scale, code), 1.0
         if self.training.nesterov or self.blending:  # the step, or a later forecast, uses this gradient's noise twice
             variable = self.new()
             self.operations.append(Evaluate(variable, gradient))
@@ -241,6 +154,19 @@ class Compiler:
         self.x[state], self.v[state] = self.new(), self.new()
         self.operations.append(Step(self.x[state], self.v[state], self.x[parent], self.v[parent], gradient, factor))
         self.seen[state], self.last_batch[state] = self.seen[parent] + samples, samples
+
+    def _compensated(
+        self, slots: list[tuple[int, float]], gradient: Gradient, parent: int, strength: float, code: int
+    ) -> Gradient:
+        """The gradient with its first-order correction for the distance from where it was taken."""
+        backups = {x for number, _ in slots for x in self.slots[number].samples}
+        if len(backups) != 1:
+            raise ScheduleError("a compensated step needs a gradient that was taken at one point")
+        own, made = self.new(), self.new()
+        self.operations.append(Evaluate(own, gradient))
+        adaptive = code == StepRule.DELAY_COMPENSATED_ADAPTIVE
+        self.operations.append(Compensate(made, own, self.x[parent], backups.pop(), strength, adaptive))
+        return Gradient(gradients=((made, 1.0),))
 
     def _factor(self, parent: int, batch: int | None) -> float:
         """Warm-up by the samples before, and the batch rule for synchronized batches (None: a local step, to which no rule applies)."""
@@ -369,6 +295,8 @@ def _place(operation: Operation, row: dict[int, int], take, last: dict[int, int]
             mapped = operation._replace(out=take(out), x=row[x], v=row[v])
         case Local(out=out, x=x, gradient=g):
             mapped = operation._replace(out=take(out), x=row[x], gradient=_rows(g, row))
+        case Compensate(out=out, gradient=gradient, x=x, backup=backup):
+            mapped = operation._replace(out=take(out), gradient=row[gradient], x=row[x], backup=row[backup])
         case Forecast(out=out, x=x, v=v, gradient=g):
             mapped = operation._replace(out=take(out), x=row[x], v=row[v], gradient=_rows(g, row))
         case _:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hetsim.cluster.spec import Training
 from hetsim.convergence.rates import rate_factors
-from hetsim.schedule.kinds import Kind, PointRule
+from hetsim.schedule.kinds import Kind, PointRule, StepRule
 from hetsim.schedule.table import Schedule
 from hetsim.schedule.updates import Updates
 
@@ -77,6 +77,12 @@ def reweighted(schedule: Schedule) -> bool:
     """Whether some gradient was handed over with a weight of its own, which updates do not record: only the joint engine knows it."""
     joins = schedule.rows(Kind.JOIN)
     return bool(np.any((schedule.slot[joins] >= 0) & (schedule.scale[joins] != 1.0)))
+
+
+def compensated(schedule: Schedule) -> bool:
+    """Whether some step is compensated for its delay, which makes it depend on its gradient's square: only the joint engine has that."""
+    steps = schedule.rows(Kind.STEP)
+    return bool(np.any(schedule.code[steps] != StepRule.PLAIN))
 
 
 def plan_of(schedule: Schedule, training: Training) -> Plan:

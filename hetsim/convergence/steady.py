@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hetsim.cluster.spec import Training
 from hetsim.convergence.moments import Coefficient, Moments, Term
-from hetsim.convergence.plan import Plan, make_plan, plan_of, point_scales, reweighted
+from hetsim.convergence.plan import Plan, compensated, make_plan, plan_of, point_scales, reweighted
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.sequence import Rule, SequenceRun
 from hetsim.schedule.kinds import Kind, MixRule, PointRule
@@ -88,7 +88,7 @@ class Steady:
 
 def steady_state(schedule: Schedule, training: Training, window: tuple[int, int]) -> Steady | None:
     """The steady state over the points [begin, end) of a Schedule's curve; None where it has none that is known here."""
-    if training.warmup_updates or reweighted(schedule):
+    if training.warmup_updates or reweighted(schedule) or compensated(schedule):
         return None
     rule = Rule(training.weight_decay, training.nesterov)
     updates = schedule.updates

@@ -32,7 +32,7 @@ from hetsim.runtime.data import Dispenser
 from hetsim.runtime.hot import inner_loop
 from hetsim.runtime.server import Server
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
-from hetsim.schedule.kinds import DiscardReason, JoinRule, Kind, MixRule, PointRule
+from hetsim.schedule.kinds import DiscardReason, JoinRule, Kind, MixRule, PointRule, StepRule
 from hetsim.schedule.log import Log
 
 Row = tuple[int, int, int, int, int, int, float]  # state, parent, source, slot, samples, first, scale
@@ -55,6 +55,16 @@ def uniform(seed: int, purpose: str, name: str, index: int) -> float:
     """The keyed draw in [0, 1) of a worker's program: the same whichever runtime drives it."""
     text = f"{seed}/{purpose}/{name}/{index}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
+
+
+def step_rule(command: cmd.Apply) -> tuple[StepRule, float]:
+    """The rule of a step and the number that goes with it: the factor on the learning rate, or λ."""
+    if not command.compensation:
+        return StepRule.PLAIN, command.scale
+    if command.scale != 1.0:
+        raise ProgramError("a compensated step has the learning rate as it is")
+    rule = StepRule.DELAY_COMPENSATED_ADAPTIVE if command.adaptive else StepRule.DELAY_COMPENSATED
+    return rule, command.compensation
 
 
 class Simulation:
@@ -218,8 +228,9 @@ class Simulation:
             transfer.children[parent] = state
         rank.state = rank.point = state
         divisor = command.divisor or transfer.samples
-        row = (state, parent, transfer.id, -1, transfer.samples, divisor, command.scale)
-        return self.busy(rank, Kind.STEP, row, 0, rank.updates)
+        rule, scale = step_rule(command)
+        row = (state, parent, transfer.id, -1, transfer.samples, divisor, scale)
+        return self.busy(rank, Kind.STEP, row, rule, rank.updates)
 
     def step(self, rank: Rank, command: cmd.Step) -> Any:
         """Optimizer step on the own accumulator."""

@@ -8,7 +8,7 @@ depends on the kind. Columns not named below hold -1 (ids), 0 (samples, first, c
 | GRAD    | a gradient **sum** over samples             | state: parameters it is taken at; slot: accumulator it is added to; samples, first: range [first, first+samples) |
 | JOIN    | a contribution handed to a transfer         | source: the transfer; slot (gradients) or state (parameters); samples: how many it sums; scale: weight; code: JoinRule |
 | REDUCE  | the transfer itself, worker -1 if collective | source: its id; start_s, end_s: on the wire; samples: total; code: Payload                             |
-| STEP    | an optimizer step                           | parent -> state; source: transfer whose sum is applied, or -1 and slot: own accumulator; samples: total; first: divisor; scale: on the learning rate; code: StepRule |
+| STEP    | an optimizer step                           | parent -> state; source: transfer whose sum is applied, or -1 and slot: own accumulator; samples: total; first: divisor; scale: on the learning rate, or λ where it is compensated; code: StepRule |
 | MIX     | parameters averaged                         | parent -> state; source: transfer; slot: anchor state or -1; scale: weight; code: MixRule               |
 | COPY    | parameters adopted from the server          | state; source: transfer                                                                                |
 | PREDICT | a compute point is predicted                | parent -> state; source: transfer launched; slot: own accumulator joined to it; scale: kappa or blend; code: PointRule |
@@ -52,6 +52,10 @@ class WaitCause(IntEnum):
     PEER = 6  # partner of an exchange
 
 
+MEAN_SQUARE_DECAY = 0.95  # m of DC-ASGD's adaptive λ on CIFAR-10 (Zheng et al. 2017)
+MEAN_SQUARE_EPS = 1e-7  # its ε
+
+
 class PointRule(IntEnum):
     """Where the next gradient is taken (`compute_point`)."""
 
@@ -73,7 +77,8 @@ class StepRule(IntEnum):
     """How a step uses its gradient."""
 
     PLAIN = 0
-    DELAY_COMPENSATED = 1
+    DELAY_COMPENSATED = 1  # g + λ g⊙g⊙(x - x̄), x̄ the state its one gradient was taken at
+    DELAY_COMPENSATED_ADAPTIVE = 2  # λ over the root of the running mean of g⊙g
 
 
 class MixRule(IntEnum):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hetsim.schedule.kinds import Kind
+from hetsim.schedule.kinds import Kind, StepRule
 
 if TYPE_CHECKING:
     from hetsim.schedule.table import Schedule
@@ -120,7 +120,7 @@ def extract_updates(schedule: Schedule) -> Updates:
         time_s=schedule.end_s[steps],
         samples=schedule.samples[steps].astype(np.int64),
         divisor=schedule.first[steps].astype(np.int64),
-        scale=schedule.scale[steps],
+        scale=np.where(schedule.code[steps] == StepRule.PLAIN, schedule.scale[steps], 1.0),
         source=source,
         begin=begin,
         worker=worker,

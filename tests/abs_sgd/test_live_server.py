@@ -38,6 +38,7 @@ RUNS: list[Any] = [
     ("asgd", {}),
     ("ssp", {"staleness": 0}),
     pytest.param("ringmaster-asgd", {"threshold": 1}, marks=pytest.mark.slow),
+    pytest.param("dc-asgd", {}, marks=pytest.mark.slow),
     pytest.param("delay-adaptive-asgd", {}, marks=pytest.mark.slow),
     pytest.param("ssp", {"staleness": 2, "server_update": "clock"}, marks=pytest.mark.slow),
 ]

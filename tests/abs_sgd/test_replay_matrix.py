@@ -54,6 +54,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "backup-workers": ("backup-workers", {}),
     "eager-sgd": ("eager-sgd", {}),
     "eager-sgd, solo": ("eager-sgd", {"mode": "solo", "divisor": "present"}),
+    "dc-asgd": ("dc-asgd", {}),
+    "dc-asgd, constant": ("dc-asgd", {"variant": "constant", "strength": 1.0}),
     "od-sgd": ("od-sgd", {}),
     "rennala-sgd": ("rennala-sgd", {"gradients": 5}),
     "delay-adaptive-asgd": ("delay-adaptive-asgd", {}),

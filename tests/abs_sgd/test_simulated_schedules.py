@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from abs_sgd.workloads.analytic import scalar_constant_gradient
 from abs_sgd.workloads.digits import digits_mlp
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import Cluster, Link, Network, Training, Worker, Workload
-from hetsim.schedule import Kind, Schedule
+from hetsim.schedule import Kind, Schedule, StepRule
 from hetsim.simulate import simulate
 
 pytestmark = pytest.mark.torch
@@ -43,12 +45,24 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
     trainer = InProcess(schedule, scalar_constant_gradient(), fused=False)
     trainer.train(UpdateRule(learning_rate=1.0), observe=seen.__setitem__)
     expected = {0: 0.0}
+    taken: dict[int, int] = {}  # transfer -> state of its gradient
+    slots: dict[int, int] = {}
+    square = 0.0
     offered: dict[int, list[tuple[float, int]]] = {}
     for row in range(len(schedule)):
         kind, state, parent = int(schedule.kind[row]), int(schedule.state[row]), int(schedule.parent[row])
         source, slot, scale = int(schedule.source[row]), int(schedule.slot[row]), float(schedule.scale[row])
         if kind == Kind.JOIN and state >= 0:
             offered.setdefault(source, []).append((scale, state))
+        elif kind == Kind.GRAD:
+            slots[slot] = state
+        elif kind == Kind.JOIN:
+            taken[source] = slots.get(slot, 0)
+        elif kind == Kind.STEP and schedule.code[row] != StepRule.PLAIN:
+            if schedule.code[row] == StepRule.DELAY_COMPENSATED_ADAPTIVE:
+                square = 0.95 * square + 0.05
+                scale /= math.sqrt(square + 1e-7)
+            expected[state] = expected[parent] + 1.0 - scale * (expected[parent] - expected[taken[source]])
         elif kind in (Kind.STEP, Kind.PREDICT) and state not in expected:
             share = scale * float(schedule.samples[row]) / float(schedule.first[row] or 1)  # of a whole mean gradient
             expected[state] = expected[parent] + (share if kind == Kind.STEP else 1.0)

@@ -261,4 +261,50 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         DISCARD 1   12   12    .    .    .    5    2    0    1    3
         """,
     ),
+    (
+        # asgd's log with λ = .04 in the place of the factor on the learning rate and code 1
+        "dc-asgd",
+        {"variant": "constant"},
+        3,
+        """
+        REDUCE  0    0    2    .    .    0    .    0    0    1    1
+        WAIT    0    0    2    .    .    0    .    0    0    1    2
+        COPY    0    2    2    0    .    0    .    0    0    1    0
+        REDUCE  1    0    2    .    .    1    .    0    0    1    1
+        WAIT    1    0    2    .    .    1    .    0    0    1    2
+        COPY    1    2    2    0    .    1    .    0    0    1    0
+        GRAD    0    2    4    0    .    .    0    2    0    1    0
+        JOIN    0    4    4    .    .    2    0    2    0    1    0
+        REDUCE  0    4    6    .    .    2    .    2    0    1    0
+        WAIT    0    4    6    .    .    2    .    0    0    1    1
+        GRAD    1    2    6    0    .    .    1    2    2    1    0
+        JOIN    1    6    6    .    .    4    1    2    0    1    0
+        STEP    2    6    6    1    0    2    .    2    2 0.04    1
+        REDUCE  1    6    7    .    .    4    .    2    0    1    0
+        WAIT    1    6    7    .    .    4    .    0    0    1    1
+        STEP    2    7    7    2    1    4    .    2    2 0.04    1
+        REDUCE  0    6    8    .    .    3    .    0    0    1    1
+        WAIT    0    6    8    .    .    3    .    0    0    1    2
+        COPY    0    8    8    1    .    3    .    0    0    1    0
+        REDUCE  1    7  8.5    .    .    5    .    0    0    1    1
+        WAIT    1    7  8.5    .    .    5    .    0    0    1    2
+        COPY    1  8.5  8.5    2    .    5    .    0    0    1    0
+        GRAD    0    8   10    1    .    .    2    2    4    1    0
+        JOIN    0   10   10    .    .    6    2    2    0    1    0
+        REDUCE  0   10   12    .    .    6    .    2    0    1    0
+        WAIT    0   10   12    .    .    6    .    0    0    1    1
+        STEP    2   12   12    3    2    6    .    2    2 0.04    1
+        GRAD    1  8.5 12.5    2    .    .    3    2    6    1    0
+        JOIN    1 12.5 12.5    .    .    8    3    2    0    1    0
+        REDUCE  1 12.5 13.5    .    .    8    .    2    0    1    0
+        WAIT    1 12.5 13.5    .    .    8    .    0    0    1    1
+        STEP    2 13.5 13.5    4    3    8    .    2    2 0.04    1
+        REDUCE  0   12   14    .    .    7    .    0    0    1    1
+        WAIT    0   12   14    .    .    7    .    0    0    1    2
+        COPY    0   14   14    3    .    7    .    0    0    1    0
+        REDUCE  1 13.5 14.75    .    .    9    .    0    0    1    1
+        WAIT    1 13.5 14.75    .    .    9    .    0    0    1    2
+        COPY    1 14.75 14.75    4    .    9    .    0    0    1    0
+        """,
+    ),
 ]

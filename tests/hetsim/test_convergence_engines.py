@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from handmade_schedule import asynchronous, local_sgd, monte_carlo, one_update_delay, synchronous
@@ -15,7 +17,7 @@ from hetsim.convergence.plan import plan_of
 from hetsim.convergence.progress import progress_of
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.sequence import Losses, Rule, Watch, run_sequence
-from hetsim.schedule import PointRule, Schedule
+from hetsim.schedule import Kind, PointRule, Schedule, StepRule
 
 Q = Quadratic(
     np.array([1.0, 0.3, 0.04]), np.array([2.0, 0.3, 0.1]), np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.0, 5.0])
@@ -180,9 +182,7 @@ def test_target_and_slack_only_shorten_the_curves() -> None:
 @pytest.mark.parametrize("steps", [[4, 4, 4, 4], [7, 3, 2, 1]])
 def test_composed_local_steps_equal_single_ones(steps: list[int]) -> None:
     """Composing the local steps between averages is an optimisation, never a change."""
-    from dataclasses import replace
-
-    from hetsim.convergence.operations import Step
+    from hetsim.convergence.linear import Step
 
     program = compile_schedule(local_sgd(5, [8, 4, 2, 2], steps), PLAIN)
     assert any(isinstance(o, Step) and o.chained for o in program.operations)
@@ -210,3 +210,35 @@ def test_a_negative_loss_is_divergence_not_success() -> None:
     going_on = watch.look(2, 1)
     assert going_on is not None and not going_on.any()
     assert watch.result().diverged.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("code", [StepRule.DELAY_COMPENSATED, StepRule.DELAY_COMPENSATED_ADAPTIVE])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_compensated_steps_are_exact_where_gradients_have_one_size(code: StepRule, beta: float) -> None:
+    """Without noise and from x_0 = ±s every g² is its own expectation: against the recursion written out, worker by worker."""
+    order, lr, strength = [0, 1, 0, 2, 0, 1, 2, 0, 1, 0], 0.2, 0.3
+    schedule = asynchronous(order, [4, 4, 4])
+    made = schedule.code.copy()
+    made[schedule.rows(Kind.STEP)] = code
+    scale = schedule.scale.copy()
+    scale[schedule.rows(Kind.STEP)] = strength
+    schedule = replace(schedule, code=made, scale=scale)
+    q = replace(Q, c=np.zeros_like(Q.c))
+    loss = run_joint(compile_schedule(schedule, PLAIN), q, np.array([lr]), np.array([beta])).loss[:, 0]
+    x, v, square = np.sqrt(q.start), np.zeros(len(q.h)), np.zeros(len(q.h))
+    points = {row["slot"]: row["state"] for row in grads_of(schedule)}
+    states = [x]
+    for slot in schedule.updates.slot.tolist():
+        back = states[points[slot]]
+        g = q.h * back
+        square = 0.95 * square + 0.05 * g**2
+        factor = strength / np.sqrt(square + 1e-7) if code == StepRule.DELAY_COMPENSATED_ADAPTIVE else strength
+        v = beta * v + g + factor * g**2 * (states[-1] - back)
+        states.append(states[-1] - lr * v)
+    assert loss == pytest.approx([float(q.weight @ s**2) for s in states], rel=1e-12)
+    assert schedule.updates.staleness.max() >= 2
+
+
+def grads_of(schedule: Schedule) -> list[dict[str, int]]:
+    rows = schedule.rows(Kind.GRAD)
+    return [{"slot": int(schedule.slot[r]), "state": int(schedule.state[r])} for r in rows]

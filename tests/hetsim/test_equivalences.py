@@ -158,6 +158,16 @@ def test_ringmaster_drops_exactly_what_is_too_old(threshold: int) -> None:
     assert r.samples.discarded > 0
 
 
+@pytest.mark.parametrize("variant", ["constant", "adaptive"])
+def test_dc_asgd_without_a_correction_is_asgd(variant: str) -> None:
+    a, b = schedule("dc-asgd", three(), 60, variant=variant, strength=0.0), schedule("asgd", three(), 60)
+    assert_same_log(a, b)
+    corrected = schedule("dc-asgd", three(), 60, variant=variant)
+    for column in ("kind", "worker", "start_s", "end_s", "state", "parent", "source", "slot", "samples", "first"):
+        assert getattr(corrected, column).tobytes() == getattr(b, column).tobytes(), column  # the same but for λ
+    assert losses(corrected, 0.5) != pytest.approx(losses(b, 0.5), rel=1e-6)
+
+
 def test_delay_adaptive_without_long_delays_is_asgd() -> None:
     """Of two equal workers a gradient is at most two updates old, whoever comes first in a round."""
     two = cluster([20.0, 20.0], server=SERVER, global_batch_samples=12, **{**LINKS, "bandwidths": [3e6, 3e6]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from handmade_clusters import cluster
 
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import Cluster, Link
-from hetsim.schedule import Kind, PointRule, Schedule
+from hetsim.schedule import Kind, PointRule, Schedule, StepRule
 from hetsim.simulate import simulate
 
 TABLES = CORE + FIELD
@@ -72,6 +73,8 @@ class Scalar:
         self.x: dict[int, float] = {0: 0.0}
         self.v: dict[int, float] = {0: 0.0}
         self.sums: dict[int, float] = {}
+        self.taken: dict[int, int] = {}
+        self.square = 0.0
         self.joined: dict[int, list[tuple[int, int, float]]] = {}
         for i in range(len(s)):
             self.row(
@@ -96,6 +99,7 @@ class Scalar:
         if kind == Kind.GRAD:
             assert state in self.x
             self.sums[slot] = self.sums.get(slot, 0.0) + samples
+            self.taken[slot] = state
         elif kind == Kind.JOIN:
             self.joined.setdefault(source, []).append((slot, state, scale))
         elif kind == Kind.STEP:
@@ -103,7 +107,14 @@ class Scalar:
             total = sum(w * self.sums.get(number, 0.0) for number, _, w in parts)
             if source >= 0 and len(parts) > 1:
                 assert total == samples
-            self.step(state, parent, total / first, scale)
+            mean = total / first
+            if code != StepRule.PLAIN:
+                (back,) = {self.taken[number] for number, _, _ in parts}
+                if code == StepRule.DELAY_COMPENSATED_ADAPTIVE:
+                    self.square = 0.95 * self.square + 0.05 * mean**2
+                    scale /= math.sqrt(self.square + 1e-7)
+                mean, scale = mean + scale * mean * mean * (self.x[parent] - self.x[back]), 1.0
+            self.step(state, parent, mean, scale)
         elif kind == Kind.PREDICT:
             own = self.sums.get(slot, 0.0) / samples if samples else 0.0
             if code == PointRule.LOCAL_PREDICTION:
@@ -227,3 +238,16 @@ def test_ssp_clock_is_a_weighted_mean() -> None:
     made, u = Scalar(s, 0.0), s.updates
     assert u.divisor.tolist() == [4] * len(u) and u.samples.tolist() == [2] * len(u)
     assert [made.x[int(state)] for state in u.state[1::2]] == [after(k + 1, 0.0) for k in range(len(u) // 2)]
+
+
+@pytest.mark.parametrize("variant", ["constant", "adaptive"])
+def test_delay_compensation_by_hand(variant: str) -> None:
+    """Gradient 1, lr 1/4, no momentum, asgd's order. Update 0 is on time: x_1 = -1/4. Update 1 was taken at x_0: its gradient is
+    1 - λ'/4 with λ' = λ, or λ over the root of M = .05 and then .95·.05 + .05 = .0975."""
+    s = simulate(two(), "dc-asgd", options={"variant": variant, "strength": 0.5}, updates=4).schedule
+    made, u = Scalar(s, 0.0), s.updates
+    assert u.staleness.tolist()[:4] == [0, 1, 1, 1]
+    strength = 0.5 / math.sqrt(0.0975 + 1e-7) if variant == "adaptive" else 0.5
+    second = -0.25 - 0.25 * (1 - strength / 4)
+    assert [made.x[int(state)] for state in u.state[:2]] == pytest.approx([-0.25, second], rel=1e-14)
+    assert set(s.scale[s.rows(Kind.STEP)].tolist()) == {0.5} and set(u.scale.tolist()) == {1.0}
