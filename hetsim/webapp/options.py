@@ -1,4 +1,4 @@
-"""How streamlit runs the explorer: on this machine only, small uploads, no statistics, colours for any colour vision.
+"""How streamlit runs the explorer: on this machine only, no statistics, colours for any colour vision.
 
 `.streamlit/config.toml` says the same for `streamlit run app.py`; `hetsim app` passes them, so that an installed package looks alike.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from hetsim import look
 
 ADDRESS = "127.0.0.1"
-UPLOAD_MB = 1
+UPLOAD_MB = 20  # of anything, as the server takes it: results come as archives; a profile's own control takes 1 MB
 # Of text and links on each background at least 4.5 : 1 (WCAG 2.2, 1.4.3). Okabe & Ito's sky blue takes the place of blue on dark.
 LIGHT = {
     "primaryColor": look.BLUE,

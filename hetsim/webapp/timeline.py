@@ -12,7 +12,7 @@ from hetsim import trace, wording
 from hetsim.activity import shares
 from hetsim.export import safe_label
 from hetsim.schedule.table import Schedule
-from hetsim.webapp import charts, pictures, session, stretch
+from hetsim.webapp import charts, figures, pictures, session, stretch
 from hetsim.webapp.messages import said, told
 from hetsim.webapp.opening import OPENED, Opened
 from hetsim.webapp.stretch import Choice, Kind
@@ -70,13 +70,13 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
     with told(), st.spinner("Simulating …"):
         comparison = pictures.picture(view, tuned=False)  # who does what when does not depend on learning rates
     labels = [row.name for row in comparison.algorithms]
-    first = comparison.winner or next((row.name for row in comparison.algorithms if row.role == "ours"), labels[0])
+    first = figures.two_that_matter(comparison)[0].name
     label = st.selectbox(
         "Algorithm",
         labels,
         index=labels.index(first),
         key=f"timeline-algorithm-{session.generation()}",
-        help="Which of the view's algorithms is drawn; first its winner, where there is a clear one.",
+        help="Which of the view's algorithms is drawn; first the one that is fastest to the target.",
     )
     st.caption(f"On {said(comparison.profile)}, seed {view.seed}.")
     return {"predicted": comparison.runs[label].schedule}, label

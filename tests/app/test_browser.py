@@ -1,0 +1,200 @@
+"""The explorer as a person meets it, in a real browser: it is used, and it is looked at, in light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from explorer_in_browser import Visit, chromium, served, why_not
+
+from hetsim import archives, export
+from hetsim.webapp import HERE, PAGES
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(why_not() is not None, reason=why_not() or "")]
+SMALL = {
+    "profile": "homogeneous-4",
+    "set": "training.max_samples=50000",
+    "algorithms": "s-sgd;abs-sgd",
+    "tuned": "no",
+}
+LINK = "/?" + urlencode(SMALL)
+MINE = """
+schema_version: 1
+name: my-two-cards
+workload: resnet18-cifar10
+workers: [{name: quick, gpu: A100}, {name: slow, gpu: T4}]
+network: {bandwidth_gbit_per_s: 10.0}
+training: {global_batch_samples: 256, micro_batch_samples: 16, max_samples: 50000}
+"""
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    with served() as address:
+        yield address.rstrip("/")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as made:
+        yield made
+
+
+def visit(browser: Any, base: str, width: int = 1440, scheme: str = "light") -> Visit:
+    context = browser.new_context(
+        viewport={"width": width, "height": 1000}, color_scheme=scheme, accept_downloads=True, reduced_motion="reduce"
+    )
+    return Visit(context.new_page(), base)
+
+
+def figure(tab: Visit, label: str) -> str:
+    """The value of one of the large figures."""
+    metric = tab.page.get_by_test_id("stMetric").filter(has_text=label)
+    return str(metric.get_by_test_id("stMetricValue").inner_text())
+
+
+def there() -> list[str]:
+    """The pages by name, the first one first."""
+    return [name for name, *_ in PAGES if (HERE / f"{name}.py").is_file()]
+
+
+def turn_to(tab: Visit, name: str) -> None:
+    tab.page.get_by_test_id("stSidebarNav").get_by_text(name, exact=True).click()
+    tab.page.wait_for_url(f"**/{name.lower()}*")
+    tab.settle()
+
+
+def test_it_is_used(browser: Any, base: str, tmp_path: Path) -> None:
+    tab = visit(browser, base)
+    tab.go(LINK)
+    page = tab.page
+    assert "homogeneous-4" in page.locator("h1").first.inner_text()
+    before = figure(tab, "Samples/s")
+
+    # a slider, by the keyboard
+    page.get_by_role("slider", name="Bandwidth, Gbit/s").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    page.wait_for_function("text => !document.body.innerText.includes(text)", arg=before)
+    tab.settle()
+    after = figure(tab, "Samples/s")
+    assert after != before
+
+    # the link to what is shown now, in another session
+    link = next(text for text in page.get_by_test_id("stCode").all_inner_texts() if text.strip().startswith("http"))
+    other = visit(browser, base)
+    other.go(link.strip().removeprefix(base))
+    assert figure(other, "Samples/s") == after
+    assert other.wrong == []
+
+    # the result, and that it is one
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="Result folder (ZIP)").click()
+    coming.value.save_as(tmp_path / "result.zip")
+    with archives.unpacked((tmp_path / "result.zip").read_bytes()) as folder:
+        names = [row["name"] for row in export.read_material(folder).document["algorithms"]]
+    assert names == ["s-sgd", "abs-sgd"]
+
+    # pages
+    turn_to(tab, "Timeline")
+    with page.expect_download() as coming:
+        page.get_by_role("button", name="Download the trace for Perfetto").click()
+    assert coming.value.suggested_filename.endswith(".trace.json.gz")
+    turn_to(tab, "Validate")
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(str(tmp_path / "result.zip"))
+    page.get_by_text("nothing was measured").wait_for()
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("../validation.json", "{}")
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(str(tmp_path / "evil.zip"))
+    page.get_by_text("leads out of the folder").wait_for()
+    tab.settle()
+    assert tab.wrong == []
+
+
+def test_a_profile_is_uploaded(browser: Any, base: str, tmp_path: Path) -> None:
+    tab = visit(browser, base)
+    tab.go(LINK)
+    page = tab.page
+    (tmp_path / "mine.yaml").write_text(MINE, encoding="utf-8")
+    page.get_by_test_id("stSidebar").get_by_test_id("stFileUploaderDropzoneInput").set_input_files(
+        str(tmp_path / "mine.yaml")
+    )
+    page.locator("h1", has_text="my-two-cards").wait_for()
+    tab.settle()
+    (tmp_path / "wrong.yaml").write_text(MINE.replace("gpu: T4", "gpu: T44"), encoding="utf-8")
+    page.get_by_test_id("stSidebar").get_by_test_id("stFileUploaderDropzoneInput").set_input_files(
+        str(tmp_path / "wrong.yaml")
+    )
+    page.get_by_text("T44").first.wait_for()
+    tab.settle()
+    assert ":5:" in page.get_by_test_id("stMain").inner_text()  # the line it is in
+    assert tab.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1440, "light"),
+        (390, "dark"),
+        pytest.param(1440, "dark", marks=pytest.mark.slow),
+        pytest.param(390, "light", marks=pytest.mark.slow),
+    ],
+)
+def test_it_is_looked_at(browser: Any, base: str, width: int, scheme: str) -> None:
+    tab = visit(browser, base, width, scheme)
+    faults: dict[str, list[str]] = {}
+    for name in ("", *there()[1:]):
+        tab.go(f"/{name}?tuned=no")
+        tab.whole(width)
+        tab.keep(f"{name or 'explore'}-{width}-{scheme}")
+        if found := tab.faults():
+            faults[name or "explore"] = found
+        tab.size(width, 1000)
+    paper = tab.page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+    assert (sum(json.loads(f"[{paper[paper.index('(') + 1 : -1]}]")[:3]) < 384) == (scheme == "dark")
+    assert faults == {} and tab.wrong == []
+
+
+def test_everything_is_reached_by_the_keyboard(browser: Any, base: str) -> None:
+    tab = visit(browser, base)
+    tab.go("/validate?" + urlencode(SMALL))
+    reached = set()
+    for _ in range(40):
+        tab.page.keyboard.press("Tab")
+        reached.add(
+            tab.page.evaluate(
+                "(e => e.getAttribute('aria-label') || e.innerText?.trim().split('\\n').pop() || e.tagName)(document.activeElement)"
+            )
+        )
+    for wanted in ("Timeline", "Upload", "Or a folder on this machine", "Updates", "Runs"):
+        assert any(wanted in text for text in reached), (wanted, reached)
+    assert any("Cluster" in text for text in reached) and any("Run" in text for text in reached)
+
+
+BAD = """
+<div data-testid="stMain" style="width: 300px">
+  <p style="width: 2000px">sticks out of the page</p>
+  <p style="overflow: hidden; width: 40px; white-space: nowrap">is cut off in its box</p>
+  <div style="overflow-x: auto"><p style="width: 2000px">can be scrolled to</p></div>
+  <p style="visibility: hidden; width: 2000px">is not seen</p>
+  <div class="js-plotly-plot" style="width: 200px"><svg width="200" height="60">
+    <text class="legendtext" x="10" y="20">one label</text><text class="legendtext" x="20" y="22">another label</text>
+    <text class="xtitle" x="150" y="50">leaves the figure</text>
+  </svg></div>
+</div>
+"""
+
+
+def test_what_is_looked_for_is_found(browser: Any) -> None:
+    tab = visit(browser, "about:", 390)
+    tab.page.set_content(BAD)
+    found = "\n".join(tab.faults())
+    assert "wide on a screen of 390" in found and "off the screen: sticks out of the page" in found
+    assert "cut off: is cut off in its box" in found and "cut off in a figure: leaves the figure" in found
+    assert "on top of each other in a figure: one label and another label" in found
+    assert "can be scrolled to" not in found and "is not seen" not in found
