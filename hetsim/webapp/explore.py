@@ -60,7 +60,7 @@ def top(view: View, c: Comparison, pinned: Comparison | None) -> None:
                 figure.label, figure.value, figure.delta, delta_color=figure.sense, help=figure.means, border=True
             )
     pinning(view, pinned)
-    tuning(view)
+    standing(view)
 
 
 def pinning(view: View, pinned: Comparison | None) -> None:
@@ -87,39 +87,45 @@ def _back() -> None:
         session.replace(pinned)
 
 
-def tuning(view: View) -> None:
-    """What the learning rates are, and how far tuning is."""
+def standing(view: View) -> None:
+    """What the picture is: of one seed, over all, at fixed rates; and how far the better one is."""
     state = pictures.state(view, session.baseline())
-    if state == "tuned":
-        st.caption("Learning rate and momentum of each algorithm are tuned; intervals over seeds.")
+    if state == "full":
+        st.caption("Tuned and compared over all seeds, as hetsim compare does it; intervals are over seeds.")
     elif state == "fixed":
-        st.caption("All algorithms at the profile's learning rate and momentum; one seed, no intervals.")
+        st.caption(
+            "All algorithms at the profile's learning rate and momentum; one seed, extended from its steady state."
+        )
     else:
         _follow(view)
 
 
 @st.fragment(run_every=1.0)
 def _follow(view: View) -> None:
-    """Looks every second how far tuning is; shows the tuned picture once it is there."""
+    """Looks every second how far the comparison over all seeds is; shows it once it is there."""
+    quickly = "Quick picture: tuned on one seed, extended from its steady state."
     since: tuple[View, float] | None = st.session_state.get(session.SETTLED)
     if since is None or since[0] != view:
         st.session_state[session.SETTLED] = since = (view, time.monotonic())
     if time.monotonic() - since[1] < SETTLED_S:
-        st.progress(0.0, text="Quick picture; tuning each algorithm begins in a moment")
+        st.progress(0.0, text=f"{quickly} All seeds follow in a moment.")
         return
-    jobs = [pictures.tuning(view)]
+    jobs = [pictures.comparing(view)]
     pinned = session.baseline()
     if pinned is not None and pinned.tuned:
-        jobs.append(pictures.tuning(pinned, slot="tuning of the baseline"))
+        jobs.append(pictures.comparing(pinned, slot="full, of the baseline"))
     if all(job.over for job in jobs):
         failed = next((job for job in jobs if job.state != "done"), None)
         if failed is None:
             st.rerun()
-        st.warning(f"Tuning did not come to an end: {failed.reason}", icon=":material/warning:")
+        else:
+            st.warning(
+                f"The comparison over all seeds did not come to an end: {failed.reason}", icon=":material/warning:"
+            )
         return
     share = sum(1.0 if job.over else job.progress.share for job in jobs) / len(jobs)
     now = next((job.progress.text for job in jobs if not job.over), "")
-    st.progress(share, text=f"Quick picture; tuning each algorithm over all seeds: {now or 'simulating'}")
+    st.progress(share, text=f"{quickly} All seeds, in the background: {now or 'simulating'}.")
 
 
 def losses(c: Comparison, pinned: Comparison | None) -> None:

@@ -29,10 +29,11 @@ def run(source: BinaryIO, sink: BinaryIO) -> None:
     def report(done: int, total: int, text: str = "", partial: Any = None) -> None:
         send("progress", (Progress(done, total, text), partial))
 
+    outcome: tuple[str, Any]
     function, args = pickle.load(source)
     threading.Thread(target=_end_with, args=(source,), daemon=True).start()
     try:
-        outcome = ("done", function(*args, report))
+        outcome = ("done", pickle.dumps(function(*args, report), protocol=pickle.HIGHEST_PROTOCOL))
     except HetsimError as error:
         outcome = ("failed", _portable(error))
     except MemoryError:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from hetsim.comparison import Comparison
+from hetsim.comparison import QUICK, Comparison
 from hetsim.errors import UsageError
 from hetsim.export import safe_label, write_comparison
 from hetsim.webapp import session
@@ -68,10 +68,13 @@ def offers(view: View, c: Comparison, rows: list[dict[str, Any]]) -> None:
                 on_click="ignore",
                 icon=":material/download:",
             )
-    st.markdown("**The same in a terminal**")
+    st.markdown("**The same in a terminal**: tuned, over all seeds")
     if not view.shipped:
         st.caption(f"Your profile is read from {view.file_name()}: the file you uploaded, or the one offered above.")
     st.code(command, language="bash", wrap_lines=True)
+    if c.method == QUICK:
+        st.markdown("**This quick picture in Python**")
+        st.code(view.snippet(), language="python", wrap_lines=True)
     st.markdown("**Link to this view**, with its baseline where one is pinned")
     try:
         st.code(address(session.link(view, session.baseline())), language=None, wrap_lines=True)

@@ -1,4 +1,4 @@
-"""Comparisons by view, cached for all sessions: a quick one at once, the tuned one by a job."""
+"""Comparisons by view, cached for all sessions: a quick one at once, then the one of `hetsim compare` by a job."""
 
 from __future__ import annotations
 
@@ -12,70 +12,123 @@ from hetsim.webapp import jobs
 from hetsim.webapp.view import View
 
 MOST_KEPT = 24  # quick pictures [our choice], some megabytes each
+MOST_AT_ONCE = 16  # workers of a picture that a page computes itself, in about a second; larger clusters are a job
 Report = Callable[..., None]
 
 
-def picture(view: View, tuned: bool | None = None) -> Comparison:
-    """The comparison of a view: tuned where that is wanted and there already, else the quick one. Raises HetsimError."""
-    wanted = view.tuned if tuned is None else tuned
+def picture(view: View, full: bool | None = None) -> Comparison:
+    """The comparison of a view: over all seeds where that is wanted (by default, where the view is tuned) and there, else the quick one.
+
+    Where even the quick one takes long, the page shows how far it is and ends; it runs again once it is there. Raises HetsimError.
+    """
+    wanted = view.tuned if full is None else full
     done = finished(view) if wanted else None
     return quick(view) if done is None else done
 
 
 def both(view: View, pinned: View | None) -> tuple[Comparison, Comparison | None]:
-    """The comparison of a view and of its baseline, of the same kind: both tuned, or neither. Raises HetsimError."""
+    """The comparison of a view and of its baseline, of the same kind: both over all seeds, or both quick. Raises HetsimError."""
     if pinned is None:
         return picture(view), None
-    tuned = state(view, pinned) == "tuned"
-    return picture(view, tuned), picture(pinned, tuned and pinned.tuned)
+    full = state(view, pinned) == "full"
+    return picture(view, full), picture(pinned, full and pinned.tuned)
 
 
-def state(view: View, pinned: View | None = None) -> Literal["tuned", "fixed", "tuning"]:
-    """Whether a picture is tuned, need not be, or is still to be."""
+def state(view: View, pinned: View | None = None) -> Literal["full", "fixed", "quick"]:
+    """Whether a picture is over all seeds, is not to be, or is still to be."""
     wanted = [v for v in (view, pinned) if v is not None and v.tuned]
     if not view.tuned:
         return "fixed"
-    return "tuned" if all(finished(v) is not None for v in wanted) else "tuning"
+    return "full" if all(finished(v) is not None for v in wanted) else "quick"
 
 
 def finished(view: View) -> Comparison | None:
-    """The tuned comparison where a job has made it."""
-    job = jobs.find(tuned_key(view))
-    return job.result() if job is not None and job.state == "done" else None
+    """The comparison over all seeds where a job has made it."""
+    return _result(full_key(view))
 
 
 def quick(view: View) -> Comparison:
-    """The comparison at once: fixed settings, one seed. Raises HetsimError."""
-    return _quick(view)
+    """The comparison of one seed: from steady states, in about a second; by a job where there is none, or many workers."""
+    if not is_long(view):
+        return _quick(view)
+    key = ("quick", view)
+    there = _result(key)
+    if there is not None:
+        return there
+    job = jobs.start(key, compute_quick, view, slot=f"quick {view == _session_view()}")
+    if job.state == "failed":
+        job.result()
+    _show(key)
+    st.stop()
+
+
+def is_long(view: View) -> bool:
+    """Whether a quick comparison takes more than a moment. Raises HetsimError."""
+    from hetsim.steady_run import is_short
+
+    cluster = view.profile().cluster()
+    return cluster.n > MOST_AT_ONCE or not is_short(cluster, "nqm")
 
 
 @st.cache_resource(max_entries=MOST_KEPT, show_spinner=False)
 def _quick(view: View) -> Comparison:
-    return compute(view, tuned=False)
+    return compute(view, full=False)
 
 
-def compute(view: View, tuned: bool, report: Report | None = None) -> Comparison:
-    """The comparison itself, not cached. Raises HetsimError."""
+@st.fragment(run_every=1.0)
+def _show(key: Any) -> None:
+    """How far a job is, each second; the whole page once it is over."""
+    job = jobs.find(key)
+    if job is None or job.over:
+        st.rerun()
+    else:
+        st.info(
+            "A cluster of many workers, or one that changes while it runs, takes a while.", icon=":material/hourglass:"
+        )
+        st.progress(job.progress.share, text=f"Simulating: {job.progress.text or 'begun'}")
+
+
+def _session_view() -> View:
+    from hetsim.webapp import session
+
+    return session.current()
+
+
+def _result(key: Any) -> Comparison | None:
+    job = jobs.find(key)
+    return job.result() if job is not None and job.state == "done" else None
+
+
+def compute(view: View, full: bool, report: Report | None = None) -> Comparison:
+    """The comparison itself, not cached: `full` as `hetsim compare`, else the quick one. Raises HetsimError."""
     from hetsim.compare import compare
+    from hetsim.quick import quick as quick_one
 
     def progress(label: str, done: int, total: int) -> None:
         if report is not None:
             report(done, total, label)
 
-    seeds = None if tuned else 1
-    return compare(view.profile(), list(view.algorithms), seeds=seeds, seed=view.seed, jobs=1, progress=progress)
+    labels = list(view.algorithms)
+    if full:
+        return compare(view.profile(), labels, seed=view.seed, jobs=1, progress=progress)
+    return quick_one(view.profile(), labels, seed=view.seed, tuned=view.tuned, progress=progress)
 
 
-def tuned_key(view: View) -> Any:
-    """The key of the job that tunes a view."""
-    return ("tuned", view)
+def full_key(view: View) -> Any:
+    """The key of the job that compares a view over all seeds."""
+    return ("full", view)
 
 
-def tuning(view: View, slot: str = "tuning") -> jobs.Job:
-    """The job that tunes a view, begun where it was not."""
-    return jobs.start(tuned_key(view), compute_tuned, view, slot=slot)
+def comparing(view: View, slot: str = "full") -> jobs.Job:
+    """That job, begun where it was not."""
+    return jobs.start(full_key(view), compute_full, view, slot=slot)
 
 
-def compute_tuned(view: View, report: Report) -> Comparison:
+def compute_full(view: View, report: Report) -> Comparison:
     """What that job does: the comparison of `hetsim compare`."""
     return compute(view, True, report)
+
+
+def compute_quick(view: View, report: Report) -> Comparison:
+    """The quick comparison, as a job."""
+    return compute(view, False, report)

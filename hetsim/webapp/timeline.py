@@ -68,7 +68,7 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
         return pairs[label], label
     view = session.current()
     with told(), st.spinner("Simulating …"):
-        comparison = pictures.picture(view, tuned=False)  # who does what when does not depend on learning rates
+        comparison = pictures.picture(view, full=False)  # who does what when does not depend on learning rates
     labels = [row.name for row in comparison.algorithms]
     first = figures.two_that_matter(comparison)[0].name
     label = st.selectbox(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 import re
 import shlex
@@ -146,6 +147,21 @@ class View:
                 words += ["-a", label]
         words += ["--seed", str(self.seed)] if self.seed else []
         return shlex.join(words)
+
+    def snippet(self) -> str:
+        """Python that gives the quick picture, which no command prints."""
+        source = json.dumps(self.file_name())
+        stated = [] if self.target is None else [f"training.target_loss={self.target!r}"]
+        overrides = [*self.overrides, *stated]
+        profile = (
+            f"load_profile({source}, overrides={json.dumps(overrides)})" if overrides else f"load_profile({source})"
+        )
+        return (
+            "from hetsim import load_profile\nfrom hetsim.quick import quick\n\n"
+            f"profile = {profile}\n"
+            f"c = quick(profile, {json.dumps(list(self.algorithms))}, seed={self.seed}, tuned={self.tuned})\n"
+            "print(c.sentence())"
+        )
 
 
 ALL_ALGORITHMS = (*DEFAULT_ALGORITHMS, ABLATION, LITERAL_READING)  # what `hetsim compare` takes where nothing is said

@@ -10,7 +10,7 @@ from app_pages import PATIENCE_S, QUICK, ROOT, fine, texts
 from streamlit.testing.v1 import AppTest
 
 from hetsim.cluster.document import MAX_TEXT_BYTES
-from hetsim.webapp import offers, pictures, session
+from hetsim.webapp import jobs, offers, pictures, session
 from hetsim.webapp.view import View
 
 OWN = (
@@ -111,7 +111,11 @@ def test_algorithms_target_seed_and_tuning() -> None:
     fine(app.run())
     view = view_of(app)
     assert (view.algorithms, view.target, view.seed, view.tuned) == (("s-sgd",), 2.0, 5, False)
-    assert "Time to target" in app.metric[0].label and app.metric[0].value != "not reached"
+    assert app.metric[0].value == "not reached", "at the profile's learning rate, within so few samples"
+    widget(app, "Tune learning rate and momentum of each").set_value(True)
+    fine(app.run())
+    assert view_of(app).tuned and app.metric[0].value != "not reached"
+    assert "Quick picture" in app.get("progress")[0].proto.text
     widget(app, "Algorithms").set_value([])
     fine(app.run())
     assert view_of(app).algorithms == ("s-sgd",), "an empty list is no question"
@@ -248,24 +252,11 @@ def test_a_link_restores_view_and_baseline() -> None:
 
 
 @pytest.mark.parametrize("query", [{"profile": "nowhere"}, {"yaml": "%"}, {"seed": "x"}, {"base-target": "nan"}])
-def test_a_link_that_cannot_be_followed_says_why(query: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "View", lambda: QUICK)
-    monkeypatch.setattr(session, "read_link", _real(session.read_link))
+def test_a_link_that_cannot_be_followed_says_why(query: dict[str, str]) -> None:
     app = linked(**query)
-    assert "This link cannot be followed" in app.error[0].value and len(app.metric) == 4
-
-
-def _real(read: Any) -> Any:
-    """The reader itself, which needs the class that the test has replaced."""
-
-    def wrapped(parameters: Any) -> Any:
-        session.View = View  # type: ignore[misc]
-        try:
-            return read(parameters)
-        finally:
-            session.View = lambda: QUICK  # type: ignore[misc,assignment]
-
-    return wrapped
+    assert "This link cannot be followed" in app.error[0].value
+    assert view_of(app) == View() and len(app.metric) == 4
+    assert not app.run().error, "said once"
 
 
 def test_two_sessions_do_not_meet() -> None:
@@ -278,6 +269,18 @@ def test_two_sessions_do_not_meet() -> None:
     assert view_of(other) == MIXED and widget(other, "Bandwidth, Gbit/s").value == 10.0
     assert session.BASELINE not in other.session_state
     assert view_of(one).overrides[-1] == "network.bandwidth_gbit_per_s=1.0"
+
+
+def test_a_cluster_that_changes_is_simulated_beside_the_page() -> None:
+    text = f"{OWN}events:\n  - {{at_s: 1.0, worker: a, slowdown: 3.0}}\n"
+    view = View(source=text, algorithms=("s-sgd",), tuned=False)
+    assert pictures.is_long(view) and not pictures.is_long(QUICK)
+    app = explore(view)
+    assert app.get("progress") and not app.metric, "how far it is, and nothing that is not known yet"
+    job = jobs.find(("quick", view))
+    assert job is not None and job.wait(PATIENCE_S)
+    fine(app.run())
+    assert len(app.metric) == 4 and not app.get("progress")
 
 
 def test_the_view_is_still_there_after_another_page() -> None:

@@ -29,7 +29,7 @@ VIEW = View(
 @cache
 def comparison(gbit: float = 10.0, target: float = 1.7) -> Comparison:
     view = replace(VIEW, overrides=(*VIEW.overrides, f"network.bandwidth_gbit_per_s={gbit}"), target=target)
-    return pictures.compute(view, tuned=True)
+    return pictures.compute(view, full=True)
 
 
 def test_the_loss_figure_tells_algorithms_apart_without_colour() -> None:

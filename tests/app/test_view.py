@@ -152,7 +152,7 @@ def test_the_command_gives_the_same_comparison(capsys: pytest.CaptureFixture[str
     )
     assert main([*shlex.split(view.command())[1:], "--json", "-j", "1"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(json.dumps(pictures.compute(view, tuned=True).to_json()))
+    assert printed == json.loads(json.dumps(pictures.compute(view, full=True).to_json()))
     assert printed["winner"] is not None or printed["algorithms"][0]["time_to_target_s"]["reached"]
 
 
