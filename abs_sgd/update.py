@@ -222,12 +222,13 @@ class Updater:
         anchor: State | None = None,
         weight: float = 1.0,
         reset: bool = False,
+        heard: int = -1,
     ) -> State:
         """(1-weight) · own + weight · (Σ w_i x_i + (1 - Σ w_i) · anchor); without an anchor the w_i are normalised to
         sum to 1.
 
         With w_i = (Σ_j p_j H_j) p_i / H_i and the anchor the last average this is FedNova (Wang et al. 2020) for plain local SGD.
-        The optimizer state is the own one, or empty if `reset`.
+        The optimizer state is the own one, or empty if `reset`. `heard`: the samples to count from here on, -1 for the sum of the parts'.
         """
         total = sum(w for w, _ in parts)
         norm = total if anchor is None else 1.0
@@ -240,6 +241,7 @@ class Updater:
         samples = own.progress.averaged_samples + sum(
             p.progress.samples - p.progress.averaged_samples for _, p in parts
         )
+        samples = samples if heard < 0 else heard
         progress = replace(
             own.progress,
             updates=max([own.progress.updates, *(p.progress.updates for _, p in parts)]),

@@ -70,12 +70,16 @@ def update_window(schedule: Schedule, first: int, last: int) -> tuple[float, flo
 
 
 def spans(schedule: Schedule, begin_s: float, end_s: float, ranks: Collection[int]) -> list[Span]:
-    """What can be seen of these workers, and of collectives, in [begin_s, end_s], cut at its edges, in order of the log."""
+    """What can be seen of these workers, and of collectives, in [begin_s, end_s], cut at its edges, in order of the log.
+
+    Where several transfers overlap, as exchanges of pairs do, one shows from where the one before has ended.
+    """
     s = schedule
     when, who = last_joins(s)
     wanted = np.isin(s.worker, [*ranks, EVERYBODY])
     seen = np.flatnonzero(wanted & (s.end_s > begin_s) & (s.start_s < end_s) & (s.end_s > s.start_s))
     out: list[Span] = []
+    free_s = begin_s
     for row in seen.tolist():
         kind, rank = int(s.kind[row]), int(s.worker[row])
         start, stop = max(float(s.start_s[row]), begin_s), min(float(s.end_s[row]), end_s)
@@ -83,7 +87,9 @@ def spans(schedule: Schedule, begin_s: float, end_s: float, ranks: Collection[in
         if kind == Kind.GRAD:
             out.append(Span(activity="compute", rank=rank, start_s=start, end_s=stop, samples=samples))
         elif kind == Kind.REDUCE and rank == EVERYBODY:
-            out.append(Span(activity="communication", rank=rank, start_s=start, end_s=stop, samples=samples))
+            start, free_s = max(start, free_s), stop
+            if stop > start:
+                out.append(Span(activity="communication", rank=rank, start_s=start, end_s=stop, samples=samples))
         elif kind == Kind.WAIT:
             cause = WaitCause(int(s.code[row]))
             if cause == WaitCause.COLLECTIVE:

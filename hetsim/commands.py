@@ -20,13 +20,14 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
 | predict(h)                           | move the compute point to where the algorithm's `compute_point` says the next gradient belongs | None          |
 | merge(h, weight, anchored)           | replica := mix of itself and the reduced parameters                        | None                           |
+| exchange(peer) / over()              | average the replica with another worker's as both are once the transfer is through, whatever the other does meanwhile / are as many exchanges made as the run is for? | handle / bool |
 | push() / pull()                      | send the accumulator to the server / ask for its parameters                | handle                         |
 | receive() / reply(m)                 | server: next message in order of arrival / answer a pull                   | Message / None                 |
 | discard(reason)                      | drop the own accumulator (worker) or the message's gradient (server)       | samples dropped                |
 | count(n)                             | add n to the counter shared by the current synchronization                 | the count as known here        |
 | draw(purpose, shared) / now()        | a seeded uniform number, `shared`: the same on every rank / the clock      | float                          |
 
-Rules. Every timing-dependent outcome (poll, missed, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
+Rules. Every timing-dependent outcome (poll, missed, over, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
 what all ranks must agree on (when to stop, the next batch sizes) is read from a Reduced, which is the same on every rank. After a
 Reduced with `stop` a rank launches nothing. Out of data, contribute zero samples and `wait`: polling would never let virtual time pass.
 """
@@ -152,6 +153,16 @@ class Merge(NamedTuple):
     anchored: bool
 
 
+class Exchange(NamedTuple):
+    """Average the own replica with `peer`'s."""
+
+    peer: int
+
+
+class Over(NamedTuple):
+    """Has the run had all its exchanges?"""
+
+
 class Push(NamedTuple):
     """Send the accumulator to the server."""
 
@@ -194,7 +205,7 @@ class Now(NamedTuple):
     """The clock, seconds since the start."""
 
 
-_PUSH, _PULL, _RECEIVE, _NOW, _MISSED = Push(), Pull(), Receive(), Now(), Missed()
+_PUSH, _PULL, _RECEIVE, _NOW, _MISSED, _OVER = Push(), Pull(), Receive(), Now(), Missed(), Over()
 GRADIENTS = AllReduce("gradients", 1.0, (), None, False)
 STREAMED = AllReduce("gradients", 1.0, (), None, True)
 
@@ -284,6 +295,14 @@ class Port:
     def merge(self, handle: Handle, weight: float = 1.0, anchored: bool = False) -> Merge:
         """Mix the reduced parameters into the replica."""
         return Merge(handle, weight, anchored)
+
+    def exchange(self, peer: int) -> Exchange:
+        """Start averaging with another worker; with oneself where there is nobody."""
+        return Exchange(peer)
+
+    def over(self) -> Over:
+        """Whether the run has had all its exchanges, for those who start none."""
+        return _OVER
 
     def push(self) -> Push:
         """Send the accumulator to the server."""

@@ -186,7 +186,8 @@ def limited_by(t: Timing, cluster: Cluster, *, server: bool = False) -> str:
     if worst == "gate":
         slow = int(np.argmin(t.waiting_share_by_worker))  # shares of samples are equal under a bound on skew
         return f"the bound on skew: {percent} is spent waiting for {names[slow]}"
-    return {"cap": "the batch cap", "data": "the end of the data"}.get(worst, worst) + f": {percent} is spent waiting"
+    causes = {"cap": "the batch cap", "data": "the end of the data", "peer": "the partner of an exchange"}
+    return f"{causes.get(worst, worst)}: {percent} is spent waiting"
 
 
 def slowest_link(cluster: Cluster) -> str:

@@ -166,7 +166,7 @@ def _transfers(schedule: Schedule, until_s: float) -> list[Event]:
                 )
             )
         events += shown
-        events += _arrows(shown, transfer)
+        events += _arrows(sorted(shown, key=lambda span: float(span["ts"])), transfer)
     return events
 
 

@@ -319,6 +319,7 @@ class _Run:
             anchor=self.states[action.anchor] if action.anchor >= 0 else None,
             weight=action.weight,
             reset=action.reset,
+            heard=action.heard,
         )
 
     def _point(self, action: Point) -> State:

@@ -54,7 +54,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """`parts`: (state, weight) in rank order; `anchor` -1: none."""
+    """`parts`: (state, weight) in rank order; `anchor` -1: none. `heard`: samples of all steps before it, where only some average and a
+    replica's own count would miss the others'; -1 where all do."""
 
     state: int
     parent: int
@@ -63,6 +64,7 @@ class Mix:
     weight: float
     reset: bool
     time_s: float
+    heard: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class _Builder:
     def build(self) -> Plan:
         s = self.schedule
         rows = np.flatnonzero(np.isin(s.kind, (Kind.GRAD, Kind.STEP, Kind.MIX, Kind.PREDICT)))
+        stepped = 0
         columns = (s.kind, s.worker, s.end_s, s.state, s.parent, s.source, s.slot, s.samples, s.first, s.scale, s.code)
         for kind, worker, end_s, state, parent, source, slot, samples, first, scale, code in zip(
             *(c[rows].tolist() for c in columns), strict=True
@@ -155,13 +158,15 @@ class _Builder:
             if state in self.made:
                 continue
             self.made.add(state)
+            stepped += samples if kind == Kind.STEP else 0
             if kind == Kind.STEP:
                 parts = self._sums([(slot, 1.0)]) if source < 0 else self._transfer(source)
                 step = Step(state, parent, parts, samples, first, scale, end_s, source >= 0)
                 self.actions.append(step if code == StepRule.PLAIN else self._compensated(step, code))
             elif kind == Kind.MIX:
                 offered = tuple((m[1], m[2]) for m in self.offered[source])
-                self.actions.append(Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s))
+                heard = -1 if len(offered) == s.n else stepped
+                self.actions.append(Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard))
             else:
                 own = slot if slot in self.pieces else -1
                 self._sums([(own, 1.0)])

@@ -167,6 +167,7 @@ class RankRun:
                     anchor=self.states[action.anchor] if action.anchor >= 0 else None,
                     weight=action.weight,
                     reset=action.reset,
+                    heard=action.heard,
                 )
             case Point():
                 return self._point(action, parent)

@@ -320,6 +320,8 @@ def _rounds(schedule: Schedule, training: Training, window: tuple[int, int], rul
     begin, end = window
     joins = schedule.rows(Kind.JOIN)
     chosen = joins[(schedule.source[joins] >= begin) & (schedule.source[joins] < end)]
+    if len(chosen) != (end - begin) * schedule.n:
+        return None
     share = np.zeros((end - begin, schedule.n))
     share[schedule.source[chosen] - begin, schedule.worker[chosen]] = schedule.scale[chosen]
     share /= share.sum(axis=1, keepdims=True)

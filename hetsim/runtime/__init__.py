@@ -4,6 +4,7 @@ driver       the loop that answers commands; everything but compute, waiting and
 computing    passes whose speed changes while they run: slow-downs by event, compute slowed by a collective in flight
 collectives  joining, starting and completing all-reduces, streamed ones too
 partial      all-reduces that start without those who still compute
+exchanges    averaging of two replicas while both may compute
 server       the parameter server: pushes, pulls, the inbox
 data         who gets which samples
 """

@@ -200,7 +200,7 @@ class Collectives:
         finished = self.links.advance(self.sim.env.now)
         self.wake_s = float("nan")
         for token in finished:
-            if not isinstance(token, tuple) and token.kind != "all-reduce":
+            if not isinstance(token, tuple) and token.kind in ("push", "pull"):
                 self.sim.server.arrived(token)
             elif self.sim.changes.beside.landed(token):
                 self.through(token)
@@ -212,7 +212,10 @@ class Collectives:
             self.sim.changes.bucket_done(*token)
         else:
             self.sim.changes.in_flight(token.members, -1)
-            self.done(token)
+            if token.kind == "exchange":
+                self.sim.exchanges.through(token)
+            else:
+                self.done(token)
 
     def streamed(self, alarm: Alarm) -> None:
         """A streamed collective, evaluated in closed form, is through."""
@@ -241,6 +244,8 @@ class Collectives:
 
     def describe(self, transfer: Transfer) -> str:
         """A transfer in words, for a deadlock's grid."""
+        if transfer.kind == "exchange":
+            return f"exchange {transfer.id} with {self.sim.ranks[transfer.peer].name}"
         if transfer.kind != "all-reduce":
             return f"{transfer.kind} {transfer.id} of {self.sim.ranks[transfer.worker].name}"
         group = None if transfer.members == self.everybody else transfer.members

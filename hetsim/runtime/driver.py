@@ -29,6 +29,7 @@ from hetsim.network import Fabric
 from hetsim.runtime.collectives import Collectives
 from hetsim.runtime.computing import Changes
 from hetsim.runtime.data import Dispenser
+from hetsim.runtime.exchanges import Exchanges
 from hetsim.runtime.hot import inner_loop
 from hetsim.runtime.server import Server
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
@@ -103,6 +104,7 @@ class Simulation:
         self.varying = self.changes.any
         self.collectives = Collectives(self)
         self.server = Server(self)
+        self.exchanges = Exchanges(self)
         training = cluster.training
         self.batches = batches = share_of(training.global_batch_samples, names)
         speeds = tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers)
@@ -135,6 +137,8 @@ class Simulation:
             cmd.Step: self.step,
             cmd.Predict: self.predict,
             cmd.Merge: self.merge,
+            cmd.Exchange: self.exchanges.start,
+            cmd.Over: self.exchanges.over,
             cmd.Push: self.server.push,
             cmd.Pull: self.server.pull,
             cmd.Receive: self.server.receive,
@@ -280,8 +284,13 @@ class Simulation:
             self.log.add(kind, rank.rank, now, now, *row, code)
             return answer
 
+        rank.after_update = []
+
         def done(_: Alarm) -> None:
             self.log.add(kind, rank.rank, now, self.env.now, *row, code)
+            waiting, rank.after_update = rank.after_update or [], None
+            for go_on in waiting:
+                go_on()
             self.resume(rank, answer)
 
         self.env.schedule(Alarm(self.env, done), NORMAL, rank.update_s)

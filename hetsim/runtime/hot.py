@@ -24,6 +24,7 @@ from hetsim.schedule.log import GRAD, JOINED, JOINED_AT, ROW
 if TYPE_CHECKING:
     from hetsim.runtime.driver import Simulation
 
+waited_for = {"push": WaitCause.PUSH, "exchange": WaitCause.PEER}
 CAUSES = {cause.name.lower() for cause in WaitCause}
 by_name = attrgetter("order")
 MOST_AT_ONE_INSTANT = 100_000  # commands without the clock moving: a program that polls in a loop never lets time pass
@@ -225,7 +226,7 @@ def inner_loop(
                 resume(rank, sim.server.adopt(rank, transfer))
             return
         if waiters:
-            cause = WaitCause.PUSH if transfer.kind == "push" else WaitCause.COLLECTIVE
+            cause = waited_for.get(transfer.kind, WaitCause.COLLECTIVE)
             log.released(now, number, numbers, [rank.since_s for rank in waiters], cause, transfer.causes)
         for rank in waiters:
             rank.waiting = None

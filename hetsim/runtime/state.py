@@ -34,6 +34,7 @@ class Rank:
     """One worker (or the server) while it runs."""
 
     __slots__ = (
+        "after_update",
         "alarm",
         "anchor",
         "answer",
@@ -88,6 +89,9 @@ class Rank:
         self.updates = 0
         self.waiting: Transfer | None = None
         self.finished = False
+        self.after_update: list[Callable[[], None]] | None = (
+            None  # while an operation on parameters takes time: what waits for its end
+        )
         # a pass whose speed changes while it runs (hetsim.runtime.computing)
         self.computing = False
         self.work_left_s = 0.0
@@ -117,6 +121,7 @@ class Transfer(Handle):
     asked = 0  # of those with samples
     begun = False
     passed = 0  # ranks that have joined or missed it
+    peer = -1  # of an exchange
     contributors: tuple[int, ...] | None = None  # where not all members are
 
     def __init__(self, number: int, kind: str, members: tuple[int, ...], worker: int = -1) -> None:

@@ -54,6 +54,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "backup-workers": ("backup-workers", {}),
     "eager-sgd": ("eager-sgd", {}),
     "eager-sgd, solo": ("eager-sgd", {"mode": "solo", "divisor": "present"}),
+    "ad-psgd": ("ad-psgd", {}),
+    "ad-psgd, not overlapped": ("ad-psgd", {"overlap": False}),
     "dc-asgd": ("dc-asgd", {}),
     "dc-asgd, constant": ("dc-asgd", {"variant": "constant", "strength": 1.0}),
     "od-sgd": ("od-sgd", {}),

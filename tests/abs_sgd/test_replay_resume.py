@@ -50,7 +50,7 @@ def test_a_cut_leaves_every_transfer_whole(algorithm: str) -> None:
     schedule = schedule_of(algorithm, 20)
     orders = make_orders(schedule)
     found = cuts(schedule, 1)
-    assert len(found) >= 18
+    assert len(found) >= (5 if algorithm == "ad-psgd" else 18)  # where only one of the first worker's averages is a cut
     for cut in found:
         launched: dict[int, set[int]] = {}
         arrived: set[int] = set()
@@ -78,7 +78,10 @@ def test_cuts_count_updates_as_training_does(algorithm: str) -> None:
     found = [cut.update for cut in cuts(schedule, 5)]
     ends = [updates[int(schedule.state[row])] for row in lead_rows(schedule)]
     assert found == sorted(set(found)) and set(found) <= set(ends)
-    assert len(found) == ends[-1] // 5 or algorithm == "local-sgd"  # whose averages come every eight steps
+    assert len(found) == ends[-1] // 5 or algorithm in (
+        "local-sgd",
+        "ad-psgd",
+    )  # whose averages come every eight steps, or not to all
     assert cuts(schedule, 0) == [] and cuts(schedule, 10**6) == []
 
 

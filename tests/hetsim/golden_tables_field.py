@@ -307,4 +307,39 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         COPY    1 14.75 14.75    4    .    9    .    0    0    1    0
         """,
     ),
+    (
+        # a is active, b passive; an exchange takes 2·4/(2·2) = 2 s, as a's batch does: a averages with b every 2 s and steps from the
+        # average with a gradient taken before it; b, whose batch takes 4 s, is averaged twice in the meantime and steps from where its
+        # replica then is
+        "ad-psgd",
+        {},
+        3,
+        """
+        JOIN    0    0    0    0    .    0    .    0    0    1    0
+        JOIN    1    2    2    0    .    0    .    0    0    1    0
+        REDUCE  *    0    2    .    .    0    .    0    0    1    1
+        MIX     0    2    2    1    0    0    .    0    0    1    0
+        MIX     1    2    2    1    0    0    .    0    0    1    0
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        STEP    0    2    2    2    1    .    0    2    2    1    0
+        JOIN    0    2    2    2    .    1    .    0    0    1    0
+        JOIN    1    4    4    1    .    1    .    0    0    1    0
+        REDUCE  *    2    4    .    .    1    .    0    0    1    1
+        MIX     0    4    4    3    2    1    .    0    0    1    0
+        MIX     1    4    4    4    1    1    .    0    0    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        STEP    1    4    4    5    4    .    1    2    2    1    0
+        GRAD    0    2    4    2    .    .    2    2    4    1    0
+        STEP    0    4    4    6    3    .    2    2    2    1    0
+        JOIN    0    4    4    6    .    2    .    0    0    1    0
+        JOIN    1    6    6    5    .    2    .    0    0    1    0
+        REDUCE  *    4    6    .    .    2    .    0    0    1    1
+        MIX     0    6    6    7    6    2    .    0    0    1    0
+        MIX     1    6    6    8    5    2    .    0    0    1    0
+        GRAD    0    4    6    6    .    .    3    2    8    1    0
+        STEP    0    6    6    9    7    .    3    2    2    1    0
+        GRAD    1    4    8    5    .    .    4    2    6    1    0
+        STEP    1    8    8   10    8    .    4    2    2    1    0
+        """,
+    ),
 ]

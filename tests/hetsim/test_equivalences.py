@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -18,7 +19,7 @@ from hetsim.convergence.joint import run_joint
 from hetsim.convergence.operations import compile_schedule
 from hetsim.convergence.quadratic import power_law
 from hetsim.convergence.sequence import Rule
-from hetsim.schedule import Schedule
+from hetsim.schedule import Kind, Schedule
 from hetsim.schedule.log import DTYPE
 from hetsim.simulate import simulate
 
@@ -283,3 +284,34 @@ def test_od_sgd_s_local_step_is_local_prediction_without_momentum_and_not_with_i
     assert step.end_s.tobytes() == whole.end_s.tobytes()
     assert losses(step, 0.0) == pytest.approx(losses(whole, 0.0), rel=1e-12)
     assert losses(step, 0.9) != pytest.approx(losses(whole, 0.9), rel=1e-3)
+
+
+# ---- gossip --------------------------------------------------------------------------------------------------------------
+
+
+def test_ad_psgd_alone_is_sgd() -> None:
+    """One worker averages with itself: a step per batch at what it was."""
+    c = three((30.0,), bandwidths=[2e6])
+    for overlap in (True, False):
+        s = schedule("ad-psgd", c, overlap=overlap)
+        assert losses(s, 0.5)[1:] == pytest.approx(
+            losses(schedule("s-sgd", c), 0.5)[1 - overlap : 26 - overlap], rel=1e-12
+        )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(20, 2000), min_size=2, max_size=7), st.floats(1e4, 1e7), st.booleans())
+def test_ad_psgd_goes_at_everybody_s_own_pace(speeds: list[float], size: float, overlap: bool) -> None:
+    """A passive worker never pauses; an active one's round is max(t, C) or t + C, with links wide enough for all exchanges at once."""
+    n, b = len(speeds), 16
+    c = cluster(speeds, bandwidths=[1e8] * n, gradient_bytes=size, global_batch_samples=n * b, server=SERVER)
+    c = dataclasses.replace(
+        c, network=dataclasses.replace(c.network, links=(Link(bytes_per_s=math.inf, latency_s=size / 2e8),) * n)
+    )
+    s = schedule("ad-psgd", c, 40, overlap=overlap)
+    for w in range(n):
+        ends = s.end_s[(s.kind == Kind.GRAD) & (s.worker == w)]
+        passes, exchange = b / speeds[w], 2 * size / 2e8
+        period = passes if w % 2 else max(passes, exchange) if overlap else passes + exchange
+        if len(ends) > 2:
+            assert np.diff(ends) == pytest.approx([period] * (len(ends) - 1), rel=1e-9)

@@ -41,6 +41,11 @@ class Replay:
         ends = s.rows(Kind.DISCARD)[s.code[s.rows(Kind.DISCARD)] == DiscardReason.RUN_ENDED]
         joins = s.rows(Kind.JOIN)
         taken = joins[s.code[joins] == JoinRule.TAKEN]  # no doing of their worker's program
+        if (
+            name == "ad-psgd"
+        ):  # partners are averaged, whatever their programs do: of an exchange only its start is a command
+            _, first = np.unique(s.source[joins], return_index=True)
+            taken = np.concatenate([np.delete(joins, first), s.rows(Kind.MIX)])
         skipped = {*ends.tolist(), *s.rows(Kind.WAIT).tolist(), *s.rows(Kind.REDUCE).tolist(), *taken.tolist()}
         for i in range(len(s)):
             if i not in skipped:
@@ -133,6 +138,10 @@ class Replay:
                 transfer = int(self.pulls[rank].popleft())
                 self.sent[transfer] = rank
                 return self.handle(transfer, "pull")
+            case cmd.Exchange(_):
+                return self.handle(int(s.source[self.take(rank, Kind.JOIN)]), "exchange")
+            case cmd.Over():
+                return bool(self.outcomes[rank].popleft())
             case cmd.Poll():
                 return bool(self.polls[rank].popleft())
             case cmd.Wait(handle, _):
@@ -190,6 +199,9 @@ class Replay:
         return self.handle(transfer, kind)
 
     def waited(self, rank: int, transfer: int) -> Any:
+        if self.kinds[transfer] == "exchange":
+            goes_on = any(self.s.kind[row] in (Kind.GRAD, Kind.JOIN) for row in self.rows[rank])
+            return cmd.Reduced(0, {}, self.members[transfer], not goes_on)
         if self.kinds[transfer] == "pull":
             if transfer not in self.replied:
                 return BLOCKED
