@@ -55,7 +55,11 @@ def _validation(name: str, material: ValidationMaterial) -> None:
     label = labels[0]
     if len(labels) > 1:
         label = st.selectbox(
-            "Algorithm", labels, key="opened-algorithm", help="Whose curves and figures are shown below."
+            "Algorithm",
+            labels,
+            key="opened-algorithm",
+            persist_state="session",
+            help="Whose curves and figures are shown below.",
         )
     row = document["algorithms"][labels.index(label)]
     for text in (*tables.missed(row), *tables.uncompared(row)):

@@ -59,11 +59,16 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
             default=HERE,
             required=True,
             key="timeline-source",
+            persist_state="session",
             help="The view of the first page as it is predicted, or the validation that is open, measured beside predicted.",
         )
     if source != HERE:
         label = st.selectbox(
-            "Algorithm", list(pairs), key="timeline-validated", help="One of the algorithms that were run."
+            "Algorithm",
+            list(pairs),
+            key="timeline-validated",
+            persist_state="session",
+            help="One of the algorithms that were run.",
         )
         return pairs[label], label
     view = session.current()
@@ -76,6 +81,7 @@ def _schedules(opened: Opened | None) -> tuple[Sides, str]:
         labels,
         index=labels.index(first),
         key=f"timeline-algorithm-{session.generation()}",
+        persist_state="session",
         help="Which of the view's algorithms is drawn; first the one that is fastest to the target.",
     )
     st.caption(f"On {said(comparison.profile)}, seed {view.seed}.")
@@ -92,17 +98,20 @@ def _choice(schedule: Schedule, key: str) -> Choice:
         default="Steady state",
         required=True,
         key="timeline-stretch",
+        persist_state="session",
         help="The first updates, some half way through the run, or from and to a time or an update of your own.",
     )
     kind = KINDS[name]
     if kind == "seconds":
         begin, end = drawing.window_of(schedule, "steady")
         digits = 4 if end - begin < 1 else 2
-        return Choice(kind=kind, **_span("s", key, begin, end, schedule.horizon_s, digits))
+        return Choice(
+            kind=kind, **_span("s", f"{key}-{schedule.horizon_s:.6g}", begin, end, schedule.horizon_s, digits)
+        )
     if kind == "updates":
         last = max(1, stretch.updates(schedule))
         middle = max(1, last // 2)
-        first, until = _whole_span(key, middle, min(last, middle + SHOWN_UPDATES - 1), last)
+        first, until = _whole_span(f"{key}-{last}", middle, min(last, middle + SHOWN_UPDATES - 1), last)
         return Choice(kind=kind, first=first, last=until)
     return Choice(kind=kind)
 
@@ -110,6 +119,7 @@ def _choice(schedule: Schedule, key: str) -> Choice:
 def _span(unit: str, key: str, begin: float, end: float, last: float, digits: int) -> dict[str, float]:
     left, right = st.columns(2)
     shared: dict[str, Any] = {
+        "persist_state": "session",
         "min_value": 0.0,
         "max_value": round(last, digits) + 10**-digits,
         "step": (end - begin) / 4,
@@ -133,7 +143,7 @@ def _span(unit: str, key: str, begin: float, end: float, last: float, digits: in
 
 def _whole_span(key: str, begin: int, end: int, last: int) -> tuple[int, int]:
     left, right = st.columns(2)
-    shared: dict[str, Any] = {"min_value": 1, "max_value": last, "step": 1}
+    shared: dict[str, Any] = {"persist_state": "session", "min_value": 1, "max_value": last, "step": 1}
     first = left.number_input("From update", value=begin, key=f"timeline-from-{key}", help=f"1 to {last:,}.", **shared)
     until = right.number_input(
         "To update", value=end, key=f"timeline-to-{key}", help=f"This one included; up to {last:,}.", **shared
@@ -155,6 +165,7 @@ def _ranks(sides: Sides) -> list[int] | None:
         default=workers[: drawing.MOST_LANES],
         max_selections=2 * drawing.MOST_LANES,
         key=f"timeline-workers-{hash(workers)}",
+        persist_state="session",
         help=f"Which of the {len(workers)} workers are drawn; the table below has all.",
     )
     return [workers.index(name) for name in chosen]

@@ -108,6 +108,7 @@ def _run_here(local: bool) -> None:
             "Cluster",
             [*EMULATED, OWN],
             key="validate-profile",
+            persist_state="session",
             disabled=why is not None,
             help="The emulated ones suit any machine that does nothing else: passes that sleep to keep the profile's time, slow links. "
             "Your own is run as it says, which takes a workload that can be trained here and times that this machine can keep.",
@@ -118,6 +119,7 @@ def _run_here(local: bool) -> None:
             default=["abs-sgd"],
             max_selections=4,
             key="validate-algorithms",
+            persist_state="session",
             disabled=why is not None,
             help="Each is predicted, trained for real by one process per worker, and compared.",
         )
@@ -128,6 +130,7 @@ def _run_here(local: bool) -> None:
             MOST_UPDATES,
             UPDATES,
             key="validate-updates",
+            persist_state="session",
             disabled=why is not None,
             help="Of each run. The figures are taken over the second half of them.",
         )
@@ -137,6 +140,7 @@ def _run_here(local: bool) -> None:
             MOST_RUNS,
             1,
             key="validate-runs",
+            persist_state="session",
             disabled=why is not None,
             help="On paired seeds; of several the median has to hold more closely.",
         )

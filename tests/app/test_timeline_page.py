@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from app_pages import QUICK, fine, opened, page, texts
+from app_pages import QUICK, ROOT, fine, opened, page, texts
 from streamlit.testing.v1 import AppTest
 
 from hetsim import activity, load_profile, simulate, trace
@@ -34,19 +34,19 @@ def chart(app: AppTest) -> dict[str, Any]:
 def test_what_is_there_at_first() -> None:
     app = page("timeline")
     assert app.title[0].value == "Timeline"
-    assert app.selectbox[0].options == ["s-sgd", "abs-sgd"] and app.selectbox[0].value == "abs-sgd"
+    assert app.selectbox[0].options == ["s-sgd", "abs-sgd"] and app.selectbox[0].value == "s-sgd"  # the faster one
     assert app.segmented_control[0].options == ["Steady state", "Start", "Seconds", "Updates"]
-    run = schedule("abs-sgd")
+    run = schedule("s-sgd")
     assert table(app) == stretch.rows(run, stretch.window(run, stretch.Choice()))
     assert "homogeneous-4" in texts(app) and "hatched" in texts(app)
 
 
 def test_another_algorithm_and_the_start() -> None:
     app = page("timeline")
-    app.selectbox[0].set_value("s-sgd")
+    app.selectbox[0].set_value("abs-sgd")
     app.segmented_control[0].set_value("Start")
     fine(app.run())
-    run = schedule("s-sgd")
+    run = schedule("abs-sgd")
     assert table(app) == stretch.rows(run, stretch.window(run, stretch.Choice(kind="start")))
     assert "Updates 1 to" in texts(app)
     assert chart(app)["layout"]["xaxis"]["title"]["text"].endswith("from the start on")
@@ -60,7 +60,7 @@ def test_a_stretch_in_seconds_and_one_that_ends_before_it_begins() -> None:
     first.set_value(0.5)
     last.set_value(0.75)
     fine(app.run())
-    assert table(app) == stretch.rows(schedule("abs-sgd"), (0.5, 0.75))
+    assert table(app) == stretch.rows(schedule("s-sgd"), (0.5, 0.75))
     assert "500 to 750 ms" in texts(app)
     app.number_input[1].set_value(0.25)
     fine(app.run())
@@ -71,7 +71,7 @@ def test_a_stretch_in_updates() -> None:
     app = page("timeline")
     app.segmented_control[0].set_value("Updates")
     fine(app.run())
-    run = schedule("abs-sgd")
+    run = schedule("s-sgd")
     assert app.number_input[0].max == app.number_input[1].max == stretch.updates(run)
     app.number_input[0].set_value(10)
     app.number_input[1].set_value(12)
@@ -97,6 +97,23 @@ def test_a_long_stretch_is_drawn_in_part_and_told_whole() -> None:
     assert drawn < 6_000
     assert "as far as a browser draws quickly" in texts(app)
     assert sum(row["samples"] for row in table(app)) > 1_000
+
+
+def test_what_was_chosen_is_still_chosen_after_another_page() -> None:
+    app = page("timeline")
+    app.selectbox[0].set_value("abs-sgd")
+    app.segmented_control[0].set_value("Updates")
+    fine(app.run())
+    app.number_input[0].set_value(7)
+    fine(app.run())
+    for name in ("validate", "timeline"):
+        app.switch_page(str(ROOT / "hetsim" / "webapp" / f"{name}.py"))
+        fine(app.run())
+    assert (app.selectbox[0].value, app.segmented_control[0].value, app.number_input[0].value) == (
+        "abs-sgd",
+        "Updates",
+        7,
+    )
 
 
 def test_many_workers_are_chosen_from() -> None:
