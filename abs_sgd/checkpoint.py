@@ -172,6 +172,7 @@ def plain_of(state: State) -> dict[str, Any]:
         "progress": asdict(state.progress),
         "mean_gradient_P": state.mean_gradient_P,
         "mean_square_P": state.mean_square_P,
+        "own_mean_P": state.own_mean_P,
     }
 
 

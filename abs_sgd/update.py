@@ -9,6 +9,7 @@ It knows nothing of schedules, clocks or communication: states go in, a new stat
     local step        x - κ · lr · own mean
     local prediction  x after a step on  a · own mean + (1-a) · last applied mean
     compensation      g + λ g⊙g⊙(x - x̄) before it is clipped
+    damped prediction x after a step on  own mean + γ · (own mean before - last applied mean)
     average           (1-w) · own + w · (Σ w_i x_i + (1 - Σ w_i) · anchor)
 """
 
@@ -27,6 +28,10 @@ from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS, PointRule
 ADAM_BETA2 = 0.999  # Kingma & Ba 2015, torch's default
 ADAM_EPS = 1e-8  # the same
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
+LAST_MEAN = (
+    PointRule.BLEND,
+    PointRule.DAMPED_PREDICTION,
+)  # rules that predict with the last applied mean gradient as well
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,8 @@ class State:
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     progress: Progress = Progress()
     mean_square_P: Tensor | None = None  # running mean of squared gradients; None where no step adapts to it
-    mean_gradient_P: Tensor | None = None  # of the last update, before clipping; None where nobody blends with it
+    mean_gradient_P: Tensor | None = None  # of the last update, before clipping; None where nobody predicts with it
+    own_mean_P: Tensor | None = None  # of a point of damped prediction: the own gradient it was predicted with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +113,7 @@ class Compensation:
 
 
 class Updater:
-    """Applies one `UpdateRule` through torch.optim. `keep_mean_gradient` is needed by `predict` with own_share < 1
-    only."""
+    """Applies one `UpdateRule` through torch.optim. `keep_mean_gradient` is needed by points of the rules in LAST_MEAN only."""
 
     def __init__(self, rule: UpdateRule, *, keep_mean_gradient: bool = False) -> None:
         self.rule = rule
@@ -161,18 +166,31 @@ class Updater:
         return mean_P + c.strength / (kept_P + MEAN_SQUARE_EPS).sqrt() * square_P * factor_P, kept_P
 
     def point(
-        self, state: State, rule: PointRule, amount: float, own_sum_P: Tensor | None, own_samples: float
-    ) -> Tensor:
-        """Where the next gradient is taken while an update is under way; `amount` is κ or the own share, by the rule."""
+        self,
+        state: State,
+        rule: PointRule,
+        amount: float,
+        own_sum_P: Tensor | None,
+        own_samples: float,
+        before: State | None = None,
+    ) -> State:
+        """Where the next gradient is taken while an update is under way; `amount` is κ, the own share or γ. `before`: the point of the
+        synchronization before, where damped prediction made one."""
+        own_mean_P = None
         match rule:
             case PointRule.CURRENT:
-                return state.parameters_P
+                return state
             case PointRule.LOOK_AHEAD:
-                return self.look_ahead(state, amount)
+                parameters_P = self.look_ahead(state, amount)
             case PointRule.LOCAL_STEP:
-                return self.local_step(state, own_sum_P, own_samples, amount)
+                parameters_P = self.local_step(state, own_sum_P, own_samples, amount)
             case PointRule.LOCAL_PREDICTION | PointRule.BLEND:
-                return self.predict(state, own_sum_P, own_samples, amount if rule == PointRule.BLEND else 1.0)
+                parameters_P = self.predict(state, own_sum_P, own_samples, amount if rule == PointRule.BLEND else 1.0)
+            case PointRule.DAMPED_PREDICTION:
+                if own_sum_P is not None and own_samples > 0:
+                    own_mean_P = self._mean(own_sum_P, own_samples)
+                parameters_P = self.damped(state, own_mean_P, None if before is None else before.own_mean_P, amount)
+        return State(parameters_P=parameters_P, progress=state.progress, own_mean_P=own_mean_P)
 
     def local_step(self, state: State, own_sum_P: Tensor | None, own_samples: float, kappa: float) -> Tensor:
         """x - κ · lr · own mean: a step of SGD without momentum or decay, at the next update's rate and the last one's clip factor."""
@@ -210,6 +228,25 @@ class Updater:
             gradient_P = self._mean(own_sum_P, own_samples)
         if own_share < 1.0 and state.mean_gradient_P is not None:
             gradient_P = own_share * gradient_P + (1.0 - own_share) * state.mean_gradient_P
+        if state.progress.last_clip != 1.0:
+            gradient_P = gradient_P * state.progress.last_clip
+        return self._torch_step(state, gradient_P, self._next_rate(state))[0]
+
+    def damped(self, state: State, own_mean_P: Tensor | None, before_P: Tensor | None, damping: float) -> Tensor:
+        """Parameters after the step on own mean + γ · (own mean before - last applied mean); `state` is untouched.
+
+        Each worker's points deviate from the group's by what its gradients deviate: δ' = -a(δ + γδ_before) with a = lr·h, which stays
+        bounded up to a = 1/max(γ, 1-γ) instead of 1; the group's mean is predicted as well as by `predict` [derived here]. No samples: the
+        last applied mean stands for the own one. Clip factor and rate as in `predict`.
+        """
+        last_P = state.mean_gradient_P
+        gradient_P = last_P if own_mean_P is None else own_mean_P
+        if gradient_P is None:
+            gradient_P = torch.zeros_like(state.parameters_P)
+        elif own_mean_P is not None and before_P is not None and last_P is not None:
+            gradient_P = gradient_P + damping * (before_P - last_P)
+        else:
+            gradient_P = gradient_P.clone()  # torch's foreach Nesterov adds to the gradient in place
         if state.progress.last_clip != 1.0:
             gradient_P = gradient_P * state.progress.last_clip
         return self._torch_step(state, gradient_P, self._next_rate(state))[0]

@@ -17,6 +17,7 @@ from torch import Tensor
 from abs_sgd.gradients import FlatModel
 from abs_sgd.update import ADAM_BETA2, ADAM_EPS, Compensation, State, Updater, UpdateRule
 from hetsim.errors import UsageError
+from hetsim.schedule.kinds import PointRule
 
 Held = dict[Tensor, dict[str, Any]]
 
@@ -45,6 +46,8 @@ class UserUpdater(Updater):
         self, flat: FlatModel, optimizer: torch.optim.Optimizer, rule: FactorRule, *, moves: bool, blends: bool
     ) -> None:
         super().__init__(rule, keep_mean_gradient=blends)
+        self._before: State | None = None  # the last damped prediction
+        self._older = False  # there was one when it was made
         self.flat, self.optimizer = flat, optimizer
         self.parameters = [p for p in flat.model.parameters() if p.requires_grad]
         known = {id(p) for p in self.parameters}
@@ -95,9 +98,44 @@ class UserUpdater(Updater):
 
     def predict(self, state: State, own_sum_P: Tensor | None, own_samples: float, own_share: float = 1.0) -> Tensor:
         """As `Updater.predict`; `own_sum_P` is overwritten."""
+        with self._spared():
+            return super().predict(state, own_sum_P, own_samples, own_share)
+
+    def damped(self, state: State, own_mean_P: Tensor | None, before_P: Tensor | None, damping: float) -> Tensor:
+        """As `Updater.damped`."""
+        with self._spared():
+            return super().damped(state, own_mean_P, before_P, damping)
+
+    def own_point(self, state: State, rule: PointRule, amount: float, room_P: Tensor, own_samples: float) -> Tensor:
+        """Move the model to the point predicted from the own mean, which lies in `room_P`; returns room for the next one: the same, or
+        another where damped prediction keeps this one, which then holds the own mean of before."""
+        before = self._before
+        self._older = before is not None
+        point = self.point(state, rule, amount, room_P, own_samples, before)
+        self._before = None if point.own_mean_P is None else point
+        if self._before is None:
+            return room_P
+        return torch.empty_like(room_P) if before is None or before.own_mean_P is None else before.own_mean_P
+
+    def own_before(self, room_P: Tensor | None) -> Tensor | None:
+        """The own mean of the last damped prediction, as a checkpoint holds it. With the room that `own_point` returned, that of the one
+        before: who goes on makes the last one again."""
+        if room_P is not None:
+            return room_P.clone() if self._older else None
+        return None if self._before is None or self._before.own_mean_P is None else self._before.own_mean_P.clone()
+
+    def load_own_before(self, held_P: Tensor | None) -> None:
+        """Go on from it. Raises UsageError for one of another model."""
+        if held_P is not None and (not isinstance(held_P, Tensor) or held_P.shape != self.home_P.shape):
+            raise UsageError("this checkpoint's last own gradient is not of this model")
+        self._before = None if held_P is None else State(parameters_P=self.home_P, own_mean_P=held_P.to(self.home_P))
+
+    @contextmanager
+    def _spared(self) -> Iterator[None]:
+        """The optimizer steps, and then has its state as it was."""
         kept = self._lend_spare()
         try:
-            return super().predict(state, own_sum_P, own_samples, own_share)
+            yield
         finally:
             self._home = False
             held = self.optimizer.state

@@ -32,7 +32,7 @@ from abs_sgd.gradients import FlatModel
 from abs_sgd.monitor import Monitor
 from abs_sgd.open_batch import OpenBatchSampler
 from abs_sgd.replay.inprocess import DIVERGED_FACTOR
-from abs_sgd.update import Progress, State
+from abs_sgd.update import LAST_MEAN, Progress, State
 from abs_sgd.user_optimizer import FactorRule, UserUpdater
 from abs_sgd.wrapper_checks import (
     check_asked,
@@ -117,7 +117,7 @@ class AbsSgd:
             self.group.from_first(buffer)
         self.model, self.sampler = model, sampler
         self._updater = UserUpdater(
-            flat, optimizer, rule, moves=self._point != PointRule.CURRENT, blends=self._point == PointRule.BLEND
+            flat, optimizer, rule, moves=self._point != PointRule.CURRENT, blends=self._point in LAST_MEAN
         )
         self._places = places(self._updater.parameters)
         if self._point == PointRule.LOOK_AHEAD:
@@ -230,6 +230,7 @@ class AbsSgd:
             "optimizer": copy.deepcopy(self._updater.optimizer.state_dict()),
             "learning_rates": list(self._updater.base_rates),
             "mean_gradient": None if mean_P is None else mean_P.clone(),
+            "own_before": self._updater.own_before(self._room_P if flying else None),
             "summed": self._sum.state() if self._sum.samples else None,
             "in_flight": self._own.state() if flying else None,
             "losses": list(self._monitor.losses),
@@ -269,6 +270,7 @@ class AbsSgd:
             buffer.copy_(value)
         updater.optimizer.load_state_dict(state["optimizer"])
         updater.load_rates(state["learning_rates"])
+        updater.load_own_before(state.get("own_before"))
         progress = Progress(updates=updates, samples=samples, last_batch_samples=last_batch, last_clip=last_clip)
         self._state = State(parameters_P=updater.home_P, progress=progress, mean_gradient_P=state["mean_gradient"])
         self._seen, self._monitor.losses = state["seen"], list(state["losses"])
@@ -372,8 +374,8 @@ class AbsSgd:
             samples = self._own.samples
             if samples:
                 self._own.write(self._updater.views(self._room_P), mean=True)
-            share = self._amount if self._point == PointRule.BLEND else 1.0
-            self._updater.predict(self._state, self._room_P, float(samples > 0), share)
+            own = float(samples > 0)
+            self._room_P = self._updater.own_point(self._state, self._point, self._amount, self._room_P, own)
 
     def _drain(self, flag: tuple[float, float]) -> None:
         """Contribute what is left, then zero samples, until every rank does; then all know the same."""

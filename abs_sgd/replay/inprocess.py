@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from abs_sgd.gradients import Buffers, FlatModel, average_buffers
 from abs_sgd.replay.plan import Mix, Pass, Plan, Point, Range, Step, make_plan
-from abs_sgd.update import Compensation, State, Updater, UpdateRule
+from abs_sgd.update import LAST_MEAN, Compensation, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Ints, Task, dropout_of
 from hetsim.convergence.predictor import Curve
 from hetsim.errors import UsageError
@@ -110,7 +110,7 @@ class InProcess:
         self.seed = seed
         self.thinning = thinning
         self.plan: Plan = make_plan(schedule, fused=fused and task.separable)
-        self._blends = any(isinstance(a, Point) and a.rule == PointRule.BLEND for a in self.plan.actions)
+        self._blends = any(isinstance(a, Point) and a.rule in LAST_MEAN for a in self.plan.actions)
 
     def train(
         self,
@@ -325,8 +325,5 @@ class _Run:
     def _point(self, action: Point) -> State:
         parent = self.states[action.parent]
         own = self.sums.get(action.slot, _Sum())
-        rule = PointRule(action.rule)
-        if rule == PointRule.CURRENT:
-            return parent
-        parameters_P = self.updater.point(parent, rule, action.amount, own.gradient_P, own.samples)
-        return State(parameters_P=parameters_P, progress=parent.progress)
+        before = self.states[action.before] if action.before >= 0 else None
+        return self.updater.point(parent, PointRule(action.rule), action.amount, own.gradient_P, own.samples, before)

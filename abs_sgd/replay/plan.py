@@ -69,14 +69,15 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`slot`: the worker's own accumulator, -1 where it has no samples; `rule`: PointRule; `amount`: kappa or the own
-    share."""
+    """`slot`: the worker's own accumulator, -1 where it has no samples; `rule`: PointRule; `amount`: kappa, the own
+    share or the damping. `before`: the worker's point of the synchronization before, where damped prediction needs it, else -1."""
 
     state: int
     parent: int
     slot: int
     rule: int
     amount: float
+    before: int = -1
 
     @property
     def own(self) -> bool:
@@ -118,6 +119,7 @@ class _Builder:
         self.offered: dict[int, list[_Share]] = defaultdict(list)  # states by transfer
         self.taken: set[int] = set()  # slots already computed
         self.sums: dict[int, tuple[tuple[int, float], ...]] = {}  # transfer -> accumulators that hold its sum
+        self.points: dict[int, tuple[int, int]] = {}  # by worker: transfer and state of its last damped prediction
         self.alone: set[int] = set()  # slots that something else than one step reads
         self._collect()
 
@@ -170,7 +172,7 @@ class _Builder:
             else:
                 own = slot if slot in self.pieces else -1
                 self._sums([(own, 1.0)])
-                self.actions.append(Point(state, parent, own, code, scale))
+                self.actions.append(Point(state, parent, own, code, scale, self._before(worker, source, state, code)))
         return _with_lifetimes(self.actions)
 
     def _compensated(self, step: Step, code: int) -> Step:
@@ -180,6 +182,13 @@ class _Builder:
             raise ScheduleError(f"state {step.state}: a compensated step needs a gradient that was taken at one point")
         adaptive = code == StepRule.DELAY_COMPENSATED_ADAPTIVE
         return replace(step, scale=1.0, taken_at=points.pop(), compensation=step.scale, adaptive=adaptive)
+
+    def _before(self, worker: int, source: int, state: int, code: int) -> int:
+        """The worker's last point, if it was predicted one synchronization ago."""
+        if code != PointRule.DAMPED_PREDICTION:
+            return -1
+        last, self.points[worker] = self.points.get(worker), (source, state)
+        return last[1] if last is not None and last[0] == source - 1 else -1
 
     def _transfer(self, source: int) -> tuple[tuple[int, float], ...]:
         if source not in self.sums:
@@ -228,7 +237,7 @@ def _with_lifetimes(actions: list[Action]) -> Plan:
                 last_state[action.parent] = last_state[action.anchor] = at
                 last_state.update((state, at) for state, _ in action.parts)
             case Point():
-                last_state[action.parent] = at
+                last_state[action.parent] = last_state[action.before] = at
                 last_slot[action.slot] = at
     return Plan(actions, _by_action(last_state, len(actions)), _by_action(last_slot, len(actions)))
 

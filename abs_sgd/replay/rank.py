@@ -22,7 +22,7 @@ from abs_sgd.replay.inprocess import compensation_of, numbers_of
 from abs_sgd.replay.job import Job
 from abs_sgd.replay.operations import Adopt, Arrive, Gradient, Launch, Make, Operation, Orders
 from abs_sgd.replay.plan import Mix, Point, Step
-from abs_sgd.update import State, Updater, UpdateRule
+from abs_sgd.update import LAST_MEAN, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task, dropout_of
 from hetsim.schedule import Kind, PointRule, Schedule
 
@@ -40,7 +40,7 @@ class RankRun:
         self.model = FlatModel(task.make_model(job.seed))
         self.model.model.train()
         rule = UpdateRule(**job.rule)
-        blends = bool(np.any(schedule.code[schedule.rows(Kind.PREDICT)] == PointRule.BLEND))
+        blends = bool(np.any(np.isin(schedule.code[schedule.rows(Kind.PREDICT)], LAST_MEAN)))
         self.updater = Updater(rule, keep_mean_gradient=blends)
         self.like_P = torch.zeros_like(self.model.parameters_P)
         self.exchange = Exchange(orders, rank, self.like_P, rule, exact=job.exact, mean=blends)
@@ -195,11 +195,8 @@ class RankRun:
 
     def _point(self, action: Point, parent: State) -> State:
         own_P, count = self.sums.get(action.slot), self.counts.get(action.slot, 0)
-        rule = PointRule(action.rule)
-        if rule == PointRule.CURRENT:
-            return parent
-        parameters_P = self.updater.point(parent, rule, action.amount, own_P, count)
-        return State(parameters_P=parameters_P, progress=parent.progress)
+        before = self.states[action.before] if action.before >= 0 else None
+        return self.updater.point(parent, PointRule(action.rule), action.amount, own_P, count, before)
 
 
 def counts_of(schedule: Schedule, thinning: int) -> dict[int, int]:
@@ -247,5 +244,5 @@ def _uses(operation: Operation, orders: Orders, rank: int) -> _Drops:
         case Make(action=Mix() as mix, transfer=transfer):
             return [mix.parent, mix.state, mix.anchor], [], [transfer]
         case Make(action=Point() as point):
-            return [point.parent, point.state], [point.slot], []
+            return [point.parent, point.state, point.before], [point.slot], []
     raise AssertionError(operation)

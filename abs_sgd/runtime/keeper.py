@@ -100,12 +100,13 @@ class Keeper:
         if len(log.rows) > self.packed:
             self.parts.append(np.array(log.rows[self.packed :], dtype=DTYPE))
             self.packed = len(log.rows)
-        versions = {v.number: v.state for v in (live.version, live.point, live.anchor)}
+        versions = {v.number: v.state for v in (live.version, live.point, live.anchor, live.predicted[1])}
         return {
             "states": {number: plain_of(state) for number, state in versions.items()},
             "version": live.version.number,
             "point": live.point.number,
             "anchor": live.anchor.number,
+            "predicted": (live.predicted[0], live.predicted[1].number),
             "made": live.made,
             "updates": live.updates,
             "slots": live.slots,
@@ -151,6 +152,10 @@ class Keeper:
             raise ValueError("other parameters than the model's")
         versions = {number: Version(number, state) for number, state in states.items()}
         live.version, live.point, live.anchor = (versions[held[name]] for name in ("version", "point", "anchor"))
+        transfer, number = held.get(
+            "predicted", (-1, held["version"])
+        )  # absent from checkpoints of before there was such a point
+        live.predicted = transfer, versions[number]
         live.made, live.updates, live.slots = held["made"], held["updates"], held["slots"]
         live.slot, live.held, live.sent = held["slot"], held["held"], _moved(tuple(held["sent"]), device)
         live.draws = dict(held["draws"])

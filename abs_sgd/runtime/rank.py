@@ -36,7 +36,7 @@ from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitC
 if TYPE_CHECKING:
     from abs_sgd.runtime.keeper import Keeper
 
-PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND, PointRule.LOCAL_STEP)
+PREDICTED_FROM_OWN = (PointRule.LOCAL_PREDICTION, PointRule.BLEND, PointRule.LOCAL_STEP, PointRule.DAMPED_PREDICTION)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class LiveRank:
         self.log = RankLog(port.rank)
         self.noise = NoiseLog()
         self.version = self.point = self.anchor = Version(0, State(parameters_P=model.parameters_P.clone()))
+        self.predicted = -1, self.version  # the last damped prediction: its transfer and point
         self.made = 0  # states numbered so far
         self.slots = 0  # accumulators numbered so far
         self.slot, self.held = -1, 0
@@ -304,9 +305,11 @@ class LiveRank:
         if number != command.handle.id:
             raise ProgramError(f"{self.algorithm.name} predicts from a transfer that was not its last")
         start, parent = self.watch.mark(), self.version.state
-        parameters_P = self.updater.point(parent, self.rule, self.rule_scale, own_P, samples)
+        before = self.predicted[1].state if self.predicted[0] == number - 1 else None
+        point = self.updater.point(parent, self.rule, self.rule_scale, own_P, samples, before)
         self.made += 1
-        self.point = Version(self.made, State(parameters_P=parameters_P, progress=parent.progress))
+        self.point = Version(self.made, point)
+        self.predicted = self.predicted if point.own_mean_P is None else (number, self.point)
         self.log.add(
             Kind.PREDICT, start, self._updated(start), state=self.made, parent=self.version.number, source=number, slot=slot,
             samples=samples, scale=self.rule_scale, code=self.rule,

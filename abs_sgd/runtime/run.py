@@ -28,7 +28,7 @@ from abs_sgd.runtime.samples import Clerk, PromptDispenser, Range, SampleDispens
 from abs_sgd.runtime.served import ServedRank
 from abs_sgd.runtime.server import LiveServer
 from abs_sgd.runtime.wire import Wire
-from abs_sgd.update import Progress, State, Updater, UpdateRule
+from abs_sgd.update import LAST_MEAN, Progress, State, Updater, UpdateRule
 from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
@@ -36,7 +36,6 @@ from hetsim.cluster.spec import Cluster
 from hetsim.convergence.noise_scale import NoiseEstimate
 from hetsim.errors import SimulationError, UsageError
 from hetsim.runtime.driver import share_of, speed_of
-from hetsim.schedule.kinds import PointRule
 from hetsim.schedule.table import Header, Schedule
 from hetsim.simulate import versions
 
@@ -125,7 +124,7 @@ def run_rank(
     training = cluster.training
     clerk = Clerk(store)
     least_bytes = cluster.workload.gradient_bytes if pacing.pad else 0.0
-    blends = algorithm.point_rule(cluster.n)[0] == PointRule.BLEND
+    blends = algorithm.point_rule(cluster.n)[0] in LAST_MEAN
     keeper = Keeper(keeping, rank, world) if keeping else None
     kept = keeping.start(rank, world) if keeping else None
     try:

@@ -135,7 +135,7 @@ def make(name: str, options: Mapping[str, Any] | None = None) -> Algorithm:
     return cls(cls.Options(**(options or {})))
 
 
-ComputePoint = Literal["current", "look-ahead", "local-prediction", "blend"]
+ComputePoint = Literal["current", "look-ahead", "local-prediction", "blend", "damped-prediction"]
 
 
 class DelayedOptions(Options):
@@ -150,6 +150,12 @@ class DelayedOptions(Options):
         ge=0,
         le=1,
         description="blend: share of the own gradient in the prediction; where not stated 2/(workers + 1)",
+    )
+    damping: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="damped-prediction: weight of how far the own gradient of before was from the group's",
     )
     synchronous_updates: int = Field(0, ge=0, description="first updates done without delay, as a warm-up")
 
@@ -173,15 +179,17 @@ class OneUpdateDelay(Algorithm):
         point, blend = self.options.compute_point, self.options.blend
         rule = PointRule[point.upper().replace("-", "_")]
         own, kappa = least_error_blend(workers) if blend is None else blend, self.options.kappa
-        return rule, float({"look-ahead": kappa, "local-step": kappa, "blend": own}.get(point, 1.0))
+        scales = {"look-ahead": kappa, "local-step": kappa, "blend": own, "damped-prediction": self.options.damping}
+        return rule, float(scales.get(point, 1.0))
 
     def buffers(self, optimizer_states: int) -> dict[str, int]:
         """The gradient in flight beside the one being summed; a predicted point, and for the predictions that take a step with the own
-        gradient the optimizer's state saved around it; `blend` keeps the last mean gradient as well."""
+        gradient the optimizer's state saved around it; `blend` keeps the last mean gradient as well, `damped-prediction` also
+        the own gradient of before."""
         point = self.options.compute_point
         own_step = 1 + optimizer_states
         steps = {"look-ahead": 1, "local-step": 1, "local-prediction": own_step, "blend": own_step + 1}
-        prediction = steps.get(point, 0)
+        prediction = {**steps, "damped-prediction": own_step + 2}.get(point, 0)
         held = super().buffers(optimizer_states)
         return {**held, "gradients": held["gradients"] + 1, "prediction": prediction}
 

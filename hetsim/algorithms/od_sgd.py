@@ -13,8 +13,10 @@ from hetsim.algorithms.one_step_delay import OneStepDelay
 class OdSgdOptions(DelayedOptions):
     """Options of every method with one update of delay, and the local update."""
 
-    compute_point: Literal["current", "look-ahead", "local-prediction", "blend", "local-step"] = Field(  # type: ignore[assignment]
-        "local-step", description="where the next gradient is taken while an update is under way"
+    compute_point: Literal["current", "look-ahead", "local-prediction", "blend", "damped-prediction", "local-step"] = (
+        Field(  # type: ignore[assignment]
+            "local-step", description="where the next gradient is taken while an update is under way"
+        )
     )
     kappa: float = Field(
         1.0,

@@ -63,12 +63,15 @@ class Compiler:
         self.x: dict[int, int] = {0: START}
         self.v: dict[int, int] = {0: ZERO}
         self.applied: dict[int, int] = {}  # state -> variable of the gradient applied last, where a blend needs it
+        self.before: dict[
+            int, tuple[int, int]
+        ] = {}  # worker -> transfer and own gradient of its last damped prediction
         self.seen: dict[int, int] = {0: 0}  # state -> samples in the updates that led to it
         self.last_batch: dict[int, int] = {}
         self.slots: dict[int, _Slot] = defaultdict(_Slot)
         self.joined: dict[int, list[tuple[int, float]]] = defaultdict(list)  # transfer -> (slot or state, weight)
         predicts = schedule.rows(Kind.PREDICT)
-        blends = predicts[(schedule.code[predicts] == PointRule.BLEND)]
+        blends = predicts[np.isin(schedule.code[predicts], (PointRule.BLEND, PointRule.DAMPED_PREDICTION))]
         self.blending = bool(len(blends))
         forecasts = predicts[schedule.code[predicts] != PointRule.LOOK_AHEAD]
         self.shared = set(schedule.slot[forecasts].tolist())
@@ -87,8 +90,8 @@ class Compiler:
     def run(self) -> list[Operation]:
         s = self.schedule
         points = {row: i + 1 for i, row in enumerate(progress_of(s).rows.tolist())}
-        columns = (s.kind, s.state, s.parent, s.source, s.slot, s.samples, s.first, s.scale, s.code)
-        for row, (kind, state, parent, source, slot, samples, first, scale, code) in enumerate(
+        columns = (s.kind, s.worker, s.state, s.parent, s.source, s.slot, s.samples, s.first, s.scale, s.code)
+        for row, (kind, worker, state, parent, source, slot, samples, first, scale, code) in enumerate(
             zip(*(c.tolist() for c in columns), strict=True)
         ):
             if kind == GRAD and samples > 0:
@@ -104,7 +107,7 @@ class Compiler:
             elif kind == MIX and state not in self.x:
                 self._mix(state, parent, source, slot, scale, code)
             elif kind == PREDICT and state not in self.x:
-                self._predict(state, parent, slot, scale, code)
+                self._predict(worker, state, parent, source, slot, scale, code)
             if row in points:
                 self.operations.append(Read(self.x[state], points[row]))
         return self.operations
@@ -202,7 +205,7 @@ class Compiler:
         found: dict[tuple[int, Weights], int] = self.__dict__.setdefault("_averages_made", {})
         return found
 
-    def _predict(self, state: int, parent: int, slot: int, scale: float, code: int) -> None:
+    def _predict(self, worker: int, state: int, parent: int, source: int, slot: int, scale: float, code: int) -> None:
         out = self.new()
         x, v = self.x[parent], self.v[parent]
         factor = self._factor(parent, self.last_batch.get(parent, self.training.global_batch_samples))
@@ -210,7 +213,8 @@ class Compiler:
         if code == PointRule.LOOK_AHEAD:
             self.operations.append(Ahead(out, x, v, scale, factor))
             return
-        own = 1.0 if code == PointRule.LOCAL_PREDICTION else scale
+        damped = code == PointRule.DAMPED_PREDICTION
+        own = 1.0 if damped or code == PointRule.LOCAL_PREDICTION else scale
         gradients: list[tuple[int, float]] = []
         if slot >= 0 and self.slots[slot].total:
             self._materialise(slot)
@@ -218,9 +222,26 @@ class Compiler:
         if code == PointRule.LOCAL_STEP:  # a step of SGD alone: no velocity, no decay, never Nesterov's
             self.operations.append(Local(out, x, Gradient(gradients=tuple(gradients)), factor))
             return
-        if own != 1.0 and parent in self.applied:
+        if damped:
+            gradients = self._damped(worker, parent, source, gradients, scale)
+        elif own != 1.0 and parent in self.applied:
             gradients.append((self.applied[parent], 1.0 - own))
         self.operations.append(Forecast(out, x, v, Gradient(gradients=tuple(gradients)), factor))
+
+    def _damped(
+        self, worker: int, parent: int, source: int, own: list[tuple[int, float]], damping: float
+    ) -> list[tuple[int, float]]:
+        """Own gradient + γ(own of before - last applied); the last applied where there is none of its own."""
+        before, last = self.before.pop(worker, None), self.applied.get(parent)
+        if own:
+            self.before[worker] = source, own[0][0]
+        if last is None:
+            return own
+        if not own:
+            return [(last, 1.0)]
+        if before is None or before[0] != source - 1:
+            return own
+        return [*own, (before[1], damping), (last, -damping)]
 
 
 def compile_schedule(schedule: Schedule, training: Training) -> Program:

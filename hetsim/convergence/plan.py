@@ -55,6 +55,7 @@ class Plan:
     noise: Floats  # Σ w²/b
     share_change: Floats  # Σ (w' - w)²/b of the predicted points update k reads
     blend: Floats  # a of the deviations fed back, per update made
+    damping: Floats  # γ of damped predictions, the same
     rate: Floats
     rate_predicted: Floats
     samples: NDArray[np.int64]
@@ -97,17 +98,21 @@ def make_plan(updates: Updates, training: Training, scales: Floats | None = None
     rate, predicted_rate = rate_factors(updates.samples, updates.scale, training)
     owner = updates.owner
     forecast = updates.predicted & (updates.rule >= int(PointRule.LOCAL_PREDICTION))
-    own = np.where(updates.rule >= int(PointRule.BLEND), scales, 1.0)
+    damped = updates.rule == int(PointRule.DAMPED_PREDICTION)
+    own = np.where((updates.rule >= int(PointRule.BLEND)) & ~damped, scales, 1.0)
     points, special, change = _points(updates, scales, own, forecast, np.asarray(rate == predicted_rate))
     divisor = np.where(updates.divisor > 0, updates.divisor, np.maximum(updates.samples, 1))
     weight = updates.part_samples / divisor[owner]
     noise: Floats = np.bincount(owner, weight**2 / updates.part_samples, len(updates)).astype(np.float64)
-    blend = np.zeros(len(updates))
+    blend, damping = np.zeros(len(updates)), np.zeros(len(updates))
     several = forecast & (np.diff(updates.begin)[owner] > 1)  # one alone is the mean, and never deviates from it
     blend[(owner - updates.staleness)[several]] = own[several]
+    damping[(owner - updates.staleness)[several & damped]] = scales[several & damped]
     needs_last = any(point.rule >= PointRule.LOCAL_PREDICTION for point in special)
     rows = _allocate(updates, points, special, weight, training.nesterov or needs_last, needs_last)
-    return rows.finish(noise=noise, share_change=change, blend=blend, rate=rate, rate_predicted=predicted_rate)
+    return rows.finish(
+        noise=noise, share_change=change, blend=blend, damping=damping, rate=rate, rate_predicted=predicted_rate
+    )
 
 
 class _Special(NamedTuple):
@@ -138,7 +143,9 @@ def _points(
         points[members[exact]] = version[members[exact]] + 1
         for at in np.flatnonzero(~exact).tolist():
             i, a = int(members[at]), float(own[members[at]])
-            key = _Special(int(version[i]), int(PointRule.BLEND), a * float(share[group[at]]), 1.0 - a)
+            mine = float(share[group[at]])
+            rest = 1.0 - mine if updates.rule[i] == int(PointRule.DAMPED_PREDICTION) else 1.0 - a
+            key = _Special(int(version[i]), int(PointRule.BLEND), a * mine, rest)
             if updates.rule[i] == int(PointRule.LOCAL_STEP):
                 key = key._replace(rule=int(PointRule.LOCAL_STEP), last=0.0)
             points[i] = -1 - special.setdefault(key, len(special))
@@ -147,7 +154,8 @@ def _points(
 
 def _shares(updates: Updates, members: Ints, version: Ints, own: Floats, change: Floats) -> tuple[Ints, Floats]:
     """Groups of predicted points (same update k, version j and blend): the group of each, and each group's share that had a gradient of
-    its own in update j. A worker without samples there predicts with g = 0, so only that share of ḡ_j is in the mean prediction.
+    its own in update j. A worker without samples there predicts with g = 0, so only that share of ḡ_j is in the mean prediction
+    (damped prediction: with ḡ_{j-1}, which has the rest).
 
     Adds Σ_i (w'_i - share·w_i)²/b_i to `change[k]`; with N samples now of B' from workers with b_i before, S = Σ b_i, it is
     (Σ n_i²/b_i - N²/S) / B'²."""
@@ -186,7 +194,14 @@ class _Allocation:
     samples: NDArray[np.int64]
 
     def finish(
-        self, *, noise: Floats, share_change: Floats, blend: Floats, rate: Floats, rate_predicted: Floats
+        self,
+        *,
+        noise: Floats,
+        share_change: Floats,
+        blend: Floats,
+        damping: Floats,
+        rate: Floats,
+        rate_predicted: Floats,
     ) -> Plan:
         return Plan(
             rows=self.rows,
@@ -199,6 +214,7 @@ class _Allocation:
             noise=noise,
             share_change=share_change,
             blend=blend,
+            damping=damping,
             rate=rate,
             rate_predicted=rate_predicted,
             samples=self.samples,

@@ -122,6 +122,8 @@ class SequenceRun:
         self.predicted = bool(plan.blend.any())  # points that several workers predict, each from its own gradient
         self.gain = 1.0 + self.beta if rule.nesterov else np.ones_like(self.beta)  # of the gradient in the step
         self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
+        self.spread = np.zeros_like(self.lr)  # b_i · E δ_i², δ_i the deviation of its gradient
+        self.lagged = np.zeros_like(self.lr)  # b_i · E δ_i δ_i,before
 
     def run(self) -> Losses:
         plan, watch, weight = self.plan, self.watch, self.quadratic.weight
@@ -161,7 +163,7 @@ class SequenceRun:
             self._step(k, noise)
 
     def _keep(self, columns: NDArray[np.bool_]) -> None:
-        for name in ("lr", "beta", "h", "c", "gain", "deviation"):
+        for name in ("lr", "beta", "h", "c", "gain", "deviation", "spread", "lagged"):
             setattr(self, name, getattr(self, name)[columns])
         self.moments.keep(columns)
 
@@ -230,8 +232,14 @@ class SequenceRun:
 
         A worker's own point deviates from the mean point by d' = -γa(h d + ε), γ = lr (Nesterov: lr(1+β)); u = b·E d² obeys
         u' = (γa)²(h² u + c), which grows without bound where γa·h ≥ 1. Equal shares cancel it only as far as they are equal: to ROUNDING.
+        Damped by η: d' = -γ(δ + ηδ_before), δ = h d + ε.
         Leading order: deviations count as independent of each other and of the past."""
         noise: Floats = self.h**2 * self.deviation
-        step = (self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain) ** 2
-        self.deviation = step * (self.h**2 * self.deviation + c)
+        step = self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain
+        damping, spread = self.plan.damping[k], noise + c
+        self.deviation = step**2 * spread
+        if damping:
+            self.deviation += step**2 * (2 * damping * self.lagged + damping**2 * self.spread)
+            self.lagged = -step * self.h * (spread + damping * self.lagged)
+            self.spread = spread
         return noise

@@ -64,7 +64,7 @@ def transition(
     """The matrix of one update of the mean on one direction, velocities in units of lr. `scale` is κ (look-ahead) or the blend.
 
     Predicted points have one update of delay: p_{k+1} = x_k - κ·u_k with u = lr·v, or x_k - (βu_k + s·lr·g_k + (1-s)·lr·g_{k-1}), or
-    x_k - κ·lr·g_k (local-step).
+    x_k - κ·lr·g_k (local-step). Damping is of what the mean does not have.
     """
     b = momentum
     if point == PointRule.CURRENT:
@@ -80,7 +80,7 @@ def transition(
     if point == PointRule.LOCAL_STEP:  # the same three
         u = np.array([0.0, b, a])
         return np.stack((np.array([1.0, 0.0, 0.0]) - u, u, np.array([1.0, 0.0, -scale * a])))
-    own = 1.0 if point == PointRule.LOCAL_PREDICTION else scale
+    own = scale if point == PointRule.BLEND else 1.0
     u = np.array([0.0, b, a, 0.0])  # x_k, u_k, p_k, lr·g_{k-1}
     x = np.array([1.0, 0.0, 0.0, 0.0])
     p = x - np.array([0.0, b, own * a, 1.0 - own])
@@ -93,7 +93,8 @@ def largest_stable_at(
     """Largest stable a for a compute point, from the eigenvalues of `transition`.
 
     With `several` workers each predicts by its own gradient and deviates from the mean point by d' = -s·a·d: s·a < 1 as well [derived
-    here]. Equal shares cancel deviations in the update, but not their growth, until rounding lets them through.
+    here]; with damping γ by d' = -a(d + γd_before): a·max(γ, 1-γ) < 1. Equal shares cancel deviations in the update, but not their
+    growth, until rounding lets them through.
     """
     if point == PointRule.CURRENT:
         return largest_stable(momentum, delay)
@@ -111,7 +112,8 @@ def largest_stable_at(
     for _ in range(50):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if stable(middle) else (low, middle)
-    own = 1.0 if point == PointRule.LOCAL_PREDICTION else scale
+    damped = point == PointRule.DAMPED_PREDICTION
+    own = max(scale, 1.0 - scale) if damped else 1.0 if point == PointRule.LOCAL_PREDICTION else scale
     feeds_back = several and point not in (PointRule.CURRENT, PointRule.LOOK_AHEAD) and own > 0
     return min(low, 1.0 / own) if feeds_back else low
 

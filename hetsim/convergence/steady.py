@@ -108,7 +108,7 @@ def _uniform(schedule: Schedule, training: Training, window: tuple[int, int], ru
     inside = slice(begin, end)
     parts = slice(int(updates.begin[begin]), int(updates.begin[end]))
     lag = _lag(updates, plan, parts)
-    constant = (plan.rate[inside], plan.rate_predicted[inside], plan.blend[inside])
+    constant = (plan.rate[inside], plan.rate_predicted[inside], plan.blend[inside], plan.damping[inside])
     if lag is None or any(np.ptp(values) > 0 for values in constant):
         return None
     sums = np.array([sum(weight for _, weight in reads) for reads in plan.reads[inside]])
@@ -117,17 +117,18 @@ def _uniform(schedule: Schedule, training: Training, window: tuple[int, int], ru
     if plan.share_change[inside].any():
         return None
     noise = float(plan.noise[inside].mean())
-    rate, predicted, blend = (float(values[0]) for values in constant)
+    rate, predicted, blend, damping = (float(values[0]) for values in constant)
     count = 2 * lag + 4  # the delay fills, one update, and all that still read from it
     short = make_plan(_made_up(np.minimum(np.arange(count), lag)), training)
     period = replace(
         short,
         noise=np.full(count, noise),
         blend=np.full(count, blend),
+        damping=np.full(count, damping),
         rate=np.full(count, rate),
         rate_predicted=np.full(count, predicted),
     )
-    key = np.array([lag, noise, rate, predicted, blend, rule.weight_decay, rule.nesterov]).tobytes()
+    key = np.array([lag, noise, rate, predicted, blend, damping, rule.weight_decay, rule.nesterov]).tobytes()
     return Steady(1, b"uniform" + key, rule, period, (lag + 1, lag + 2))
 
 
@@ -245,11 +246,15 @@ class _Period(SequenceRun):
     """One period, by the engine that runs whole schedules."""
 
     def _deviation_noise(self, k: int, c: Floats) -> Floats:
-        """h²·u at the fixed point u = s(h² u + c) of the engine's recursion; without bound where s·h² ≥ 1."""
-        step = (self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain) ** 2
-        left = 1.0 - step * self.h**2
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.where(left > 0, self.h**2 * step * c / left, np.inf))
+        """h²·u at the fixed point of the engine's recursion; without bound where deviations grow. With a = step·h and damping η, δ is
+        autoregressive, δ' = -a δ - aη δ_before + ε: E δ² = c(1+aη) / ((1-aη)((1+aη)² - a²)), E δδ_before = -a/(1+aη) E δ²."""
+        step = self.plan.blend[k] * self.plan.rate_predicted[k] * self.lr * self.gain
+        a, damping = step * self.h, self.plan.damping[k]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left = (1.0 - a * damping) * ((1.0 + a * damping) ** 2 - a**2)
+            spread = c * (1.0 + a * damping) / left
+            noise = a**2 * spread * (1.0 + damping**2 - 2.0 * damping * a / (1.0 + a * damping))
+            return np.asarray(np.where((left > 0) & (a * damping < 1.0), noise, np.inf))
 
 
 def _sequence_maps(

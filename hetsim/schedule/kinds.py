@@ -64,6 +64,7 @@ class PointRule(IntEnum):
     LOCAL_PREDICTION = 2
     BLEND = 3
     LOCAL_STEP = 4
+    DAMPED_PREDICTION = 5
 
 
 class JoinRule(IntEnum):

@@ -72,6 +72,7 @@ CASES = {
         request_of(schedule_of("local-sgd", 20), dtype="float32", exact=False), 1e-5
     ),
     "blend, adamw": Case(request_of(pointed("blend"), ADAMW)),
+    "damped, adamw": Case(request_of(pointed("damped-prediction"), ADAMW)),
     "look-ahead": Case(request_of(pointed("look-ahead"))),  # a point that replicas share
     "copied, sgd": Case(request_of(copied_and_continued(), replace(STABLE, learning_rate=0.01))),
     "copied, adamw": Case(request_of(copied_and_continued(), replace(ADAMW, learning_rate=0.01))),

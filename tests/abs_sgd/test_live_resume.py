@@ -161,6 +161,7 @@ MATRIX: list[tuple[str, dict[str, Any]]] = [
     ("s-sgd", {}),
     ("one-step-delay", {}),
     ("abs-sgd", {"compute_point": "current"}),
+    ("abs-sgd", {"compute_point": "damped-prediction"}),
 ]
 
 

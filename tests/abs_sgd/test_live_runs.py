@@ -30,6 +30,7 @@ RUNS: list[Any] = [
     pytest.param("od-sgd", {"kappa": 0.5}, marks=pytest.mark.slow),
     ("abs-sgd", {"compute_point": "current"}),
     ("abs-sgd", {"compute_point": "local-prediction", "trigger": "target_batch"}),
+    ("abs-sgd", {"compute_point": "damped-prediction"}),
     ("abs-sgd", {"compute_point": "blend", "trigger": "period_s", "period_s": 0.01, "micro_batch": "equal-time"}),
 ]
 

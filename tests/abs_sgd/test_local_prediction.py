@@ -11,7 +11,7 @@ from schedules_by_hand import delayed, synchronous
 from torch import Tensor
 
 from abs_sgd.replay.inprocess import InProcess
-from abs_sgd.update import State, UpdateRule
+from abs_sgd.update import State, Updater, UpdateRule
 from abs_sgd.workloads.analytic import least_squares, noisy_quadratic
 from abs_sgd.workloads.task import Task
 from hetsim.schedule import PointRule, Schedule
@@ -26,9 +26,15 @@ def versions(schedule: Schedule, task: Task, rule: UpdateRule, updates: int) -> 
     return [seen[k].parameters_P for k in range(1, updates + 1)]
 
 
-def gap(shares: list[list[int]], task: Task, rule: UpdateRule, point: PointRule = PointRule.LOCAL_PREDICTION) -> float:
+def gap(
+    shares: list[list[int]],
+    task: Task,
+    rule: UpdateRule,
+    point: PointRule = PointRule.LOCAL_PREDICTION,
+    amount: float = 1.0,
+) -> float:
     """Largest relative distance between delayed and synchronous training over the run."""
-    late = versions(delayed(shares, point), task, rule, len(shares))
+    late = versions(delayed(shares, point, amount), task, rule, len(shares))
     now = versions(synchronous(shares), task, rule, len(shares))
     return max(float((a - b).norm() / b.norm()) for a, b in zip(late, now, strict=True))
 
@@ -47,6 +53,7 @@ def test_equals_synchronous_training(options: dict[str, float]) -> None:
     shares = [[8, 4, 3, 1]] * UPDATES
     rule = UpdateRule(learning_rate=0.1, **options)
     assert gap(shares, noisy_quadratic(), rule) < 1e-12
+    assert gap(shares, noisy_quadratic(), rule, PointRule.DAMPED_PREDICTION, 0.5) < 1e-12
     assert gap(shares, noisy_quadratic(), rule, PointRule.CURRENT) > 1e-3  # the delay does matter here
 
 
@@ -130,3 +137,39 @@ def test_current_point_diverges_where_local_prediction_trains() -> None:
     assert InProcess(delayed(shares), task).train(rule).diverged
     kept = InProcess(delayed(shares, PointRule.LOCAL_PREDICTION), task).train(rule)
     assert not kept.diverged and kept.loss[-1] < 0.1 * kept.loss[0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "damping", "stays"), [(0.9, 0.0, True), (1.5, 0.0, False), (1.5, 0.5, True), (2.2, 0.5, False)]
+)
+def test_damped_points_stay_near_each_other_up_to_curvature_times_rate_two(
+    rate: float, damping: float, stays: bool
+) -> None:
+    """Curvatures up to 1, equal shares: without damping the workers' points part beyond lr·h = 1, with γ = ½ beyond 2."""
+    task, updates = noisy_quadratic(dimension=6), 60
+    schedule, seen = delayed([[4, 4]] * updates, PointRule.DAMPED_PREDICTION, damping), dict[int, State]()
+    rule = UpdateRule(learning_rate=rate, momentum=0.5)
+    InProcess(schedule, task).train(rule, observe=seen.__setitem__, evaluate_every_samples=0)
+    points = [seen[k].parameters_P for k in sorted(seen) if k > updates]  # by update, one of each worker
+    apart = [float((a - b).norm()) for a, b in zip(points[::2], points[1::2], strict=True)]
+    assert (max(apart[40:]) < 10 * max(apart[:10])) == stays
+
+
+def test_damped_prediction_by_hand() -> None:
+    """x - lr·(own + γ(own of before - last mean)), momentum and all; without samples the last mean stands for the own one."""
+    updater = Updater(UpdateRule(learning_rate=0.1, momentum=0.5), keep_mean_gradient=True)
+    start = State(parameters_P=torch.tensor([1.0, 2.0], dtype=torch.float64))
+    state = updater.step(
+        start, torch.tensor([4.0, 8.0], dtype=torch.float64), divisor=4, samples=4
+    )  # mean and velocity 1, 2
+    own, before = torch.tensor([6.0, -2.0], dtype=torch.float64), torch.tensor([3.0, 1.0], dtype=torch.float64)
+    point = updater.point(
+        state, PointRule.DAMPED_PREDICTION, 0.5, own, 2, State(parameters_P=start.parameters_P, own_mean_P=before)
+    )
+    gradient = [3.0 + 0.5 * (3.0 - 1.0), -1.0 + 0.5 * (1.0 - 2.0)]
+    expected = [x - 0.1 * (0.5 * v + g) for x, v, g in zip((0.9, 1.8), (1.0, 2.0), gradient, strict=True)]
+    assert point.parameters_P.tolist() == pytest.approx(expected, rel=1e-14)
+    assert point.own_mean_P is not None and point.own_mean_P.tolist() == [3.0, -1.0]
+    alone = updater.point(state, PointRule.DAMPED_PREDICTION, 0.5, None, 0, point)
+    assert alone.own_mean_P is None
+    assert alone.parameters_P.tolist() == pytest.approx([0.9 - 0.1 * 1.5, 1.8 - 0.1 * 3.0], rel=1e-14)

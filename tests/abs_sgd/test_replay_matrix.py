@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.live, pytest.mark.slow]
 UPDATES = 200
 STABLE = UpdateRule(learning_rate=0.02, momentum=0.9)
 BOUNDS = {"float64": 1e-12, "float32": 1e-5}
-POINTS = ("current", "look-ahead", "local-prediction", "blend")
+POINTS = ("current", "look-ahead", "local-prediction", "blend", "damped-prediction")
 DELAYED = ("one-step-delay", "one-step-delay-balanced", "abs-sgd")
 SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "s-sgd": ("s-sgd", {}),
@@ -72,7 +72,7 @@ RULES = {
         learning_rate=0.001, momentum=0.9, optimizer="adamw", weight_decay=0.01, reference_batch_samples=24, warmup_samples=480
     ),
 }  # fmt: skip
-WITH_RULES = ("s-sgd", "abs-sgd, local-prediction", "abs-sgd, blend", "local-sgd", "asgd")
+WITH_RULES = ("s-sgd", "abs-sgd, local-prediction", "abs-sgd, blend", "abs-sgd, damped-prediction", "local-sgd", "asgd")
 CASES = [*((name, "sgd") for name in SCHEDULES), *((name, rule) for name in WITH_RULES for rule in RULES)]
 
 

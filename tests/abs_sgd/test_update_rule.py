@@ -183,7 +183,7 @@ def test_a_local_step_is_plain_sgd_whatever_the_optimizer(optimizer: Any) -> Non
     state = updater.step(start(2.0), vector(8.0), divisor=2, samples=2)  # mean 4, clipped to 1
     clip = state.progress.last_clip
     assert clip == pytest.approx(0.25)
-    point_P = updater.point(state, PointRule.LOCAL_STEP, 0.5, vector(6.0), 3)
+    point_P = updater.point(state, PointRule.LOCAL_STEP, 0.5, vector(6.0), 3).parameters_P
     assert float(point_P) == pytest.approx(float(state.parameters_P) - 0.5 * (0.5 * 2) * 2.0 * clip)
-    assert updater.point(state, PointRule.LOCAL_STEP, 0.5, None, 0) is state.parameters_P
-    assert updater.point(state, PointRule.CURRENT, 1.0, vector(6.0), 3) is state.parameters_P
+    assert updater.point(state, PointRule.LOCAL_STEP, 0.5, None, 0).parameters_P is state.parameters_P
+    assert updater.point(state, PointRule.CURRENT, 1.0, vector(6.0), 3) is state

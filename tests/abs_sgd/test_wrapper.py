@@ -123,8 +123,12 @@ def test_rates_go_by_samples_in_earlier_updates() -> None:
 
 def test_local_prediction_takes_the_next_gradient_after_the_own_step() -> None:
     """Alone, the own gradient is the whole one: the prediction is the update to come, and delayed is synchronous training."""
-    ours, theirs = model(), model()
+    ours, theirs, damped = model(), model(), model()
     train(ours, sgd(ours), options={"compute_point": "local-prediction"})
+    train(
+        damped, sgd(damped), options={"compute_point": "damped-prediction"}
+    )  # its own gradient is never off the group's
+    assert torch.allclose(weights(ours), weights(damped), rtol=0, atol=1e-12)
     train(theirs, sgd(theirs), options={"synchronous_updates": STEPS + 1})
     assert torch.allclose(weights(ours), weights(theirs), rtol=0, atol=1e-12)
 
@@ -143,7 +147,7 @@ def test_look_ahead_stands_one_velocity_ahead() -> None:
         assert torch.equal(weights(net), trainer.state_dict()["parameters"])
 
 
-@pytest.mark.parametrize("point", ["current", "look-ahead", "local-prediction", "blend"])
+@pytest.mark.parametrize("point", ["current", "look-ahead", "local-prediction", "blend", "damped-prediction"])
 @pytest.mark.parametrize("make", [sgd, adamw], ids=lambda f: f.__name__)
 def test_resumed_with_a_gradient_in_flight_equals_uninterrupted(make: MakeOptimizer, point: str) -> None:
     options = {"compute_point": point}

@@ -94,7 +94,7 @@ def one_update_delay(batches: Sequence[Sequence[int]], rule: PointRule, scale: f
         elif rule == PointRule.LOOK_AHEAD:
             points = [s.predict(0, x, -1, rule, scale)] * s.n
         else:
-            points = [s.predict(i, x, slot, rule, scale) for i, slot, _ in slots]
+            points = [s.predict(i, x, slot, rule, scale, transfer) for i, slot, _ in slots]
     s.step(0, x, total, source=transfer)
     return s.schedule()
 
@@ -142,6 +142,7 @@ def monte_carlo(
     x = {0: rng.standard_normal(shape) * np.sqrt(q.start)}
     v = {0: np.zeros(shape)}
     last: dict[int, Floats] = {0: np.zeros(shape)}
+    before: dict[int, Floats] = {}  # worker -> own mean of its last damped prediction, which is of the last update
     sums: dict[int, Floats] = defaultdict(lambda: np.zeros(shape))
     held: dict[int, int] = defaultdict(int)
     joined: dict[int, list[tuple[int, float]]] = defaultdict(list)
@@ -176,6 +177,10 @@ def monte_carlo(
                 x[state] = x[parent] - scale * lr * v[parent]
             case Kind.PREDICT if s.code[r] == PointRule.LOCAL_STEP:
                 x[state] = x[parent] - scale * lr * (sums[slot] / held[slot] if slot >= 0 else np.zeros(shape))
+            case Kind.PREDICT if s.code[r] == PointRule.DAMPED_PREDICTION:
+                own, worker = sums[slot] / held[slot], int(s.worker[r])
+                deviation = before[worker] - last[parent] if worker in before else np.zeros(shape)
+                x[state], before[worker] = stepped(parent, own + scale * deviation)[0], own
             case Kind.PREDICT:
                 own = 1.0 if s.code[r] == PointRule.LOCAL_PREDICTION else scale
                 g = sums[slot] / held[slot] if slot >= 0 else np.zeros(shape)

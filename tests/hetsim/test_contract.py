@@ -284,9 +284,9 @@ def test_every_delayed_method_chooses_its_compute_point() -> None:
     assert {"one-step-delay", "one-step-delay-balanced", "abs-sgd"} <= set(delayed)
     for name in delayed:
         points = get_args(registry()[name].Options.model_fields["compute_point"].annotation)
-        assert points[:4] == ("current", "look-ahead", "local-prediction", "blend")
-        assert points[4:] == (("local-step",) if name == "od-sgd" else ())
-        assert {"kappa", "blend", "synchronous_updates"} <= set(registry()[name].Options.model_fields)
+        assert points[:5] == ("current", "look-ahead", "local-prediction", "blend", "damped-prediction")
+        assert points[5:] == (("local-step",) if name == "od-sgd" else ())
+        assert {"kappa", "blend", "damping", "synchronous_updates"} <= set(registry()[name].Options.model_fields)
 
 
 @pytest.mark.parametrize("name", NAMES)

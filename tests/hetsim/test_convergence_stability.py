@@ -80,6 +80,11 @@ def test_bounds_of_other_points() -> None:
     assert largest_stable_at(0.0, PointRule.LOOK_AHEAD) == pytest.approx(0.618, abs=0.001)
     assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION) == pytest.approx(3.8, rel=1e-6)
     assert largest_stable_at(0.9, PointRule.LOCAL_PREDICTION, several=True) == pytest.approx(1.0)
+    for damping, bound in ((0.0, 1.0), (0.3, 1 / 0.7), (0.5, 2.0), (0.8, 1.25)):
+        assert largest_stable_at(0.9, PointRule.DAMPED_PREDICTION, damping, several=True) == pytest.approx(bound)
+        roots = [np.abs(np.roots([1.0, a, a * damping])).max() for a in (0.999 * bound, 1.001 * bound)]
+        assert roots[0] < 1.0 < roots[1]
+    assert largest_stable_at(0.9, PointRule.DAMPED_PREDICTION, 0.5) == pytest.approx(3.8, rel=1e-6)
     assert largest_stable_at(0.9, PointRule.CURRENT, delay=2) == largest_stable(0.9, 2)
 
 

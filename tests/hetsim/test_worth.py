@@ -85,6 +85,7 @@ def test_hours_times_prices() -> None:
         ("one-step-delay-balanced", {"compute_point": "look-ahead"}, 5),
         ("one-step-delay-balanced", {}, 6),
         ("abs-sgd", {"compute_point": "blend"}, 7),
+        ("abs-sgd", {"compute_point": "damped-prediction"}, 8),
         ("asgd", {}, 2),
         ("local-sgd", {"by_speed": True}, 4),
     ],
