@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -29,11 +27,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-WIDTH, EXPLORER_HIGH, TIMELINE_HIGH = 1440, 1560, 1080  # of the answer and the losses; of the bars and their table
+WIDTH, EXPLORER_HIGH, TIMELINE_HIGH = 1440, 1250, 1020  # the answer and the losses; the bars and their table
 COLORS = 128  # of a picture: text and figures look the same, at a third of the size [our choice]
 MOST_BYTES = 300_000
 PATIENCE_S = 900
-TUNED = "Learning rate and momentum of each algorithm are tuned"
+TUNED = "Tuned and compared over all seeds"
 SETTLED = """() => !document.querySelector('[data-testid=stStatusWidget], [data-testid=stSpinner], [data-testid=stSkeleton]')
   && [...document.querySelectorAll('.stPlotlyChart')].every(chart => chart.querySelector('.main-svg'))"""
 
@@ -53,8 +51,12 @@ def served() -> Iterator[str]:
             _wait(address, process)
             yield address
         finally:
-            process.send_signal(signal.SIGINT if os.name == "posix" else signal.SIGTERM)
-            process.wait()
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _wait(address: str, process: subprocess.Popen[bytes]) -> None:
