@@ -45,10 +45,16 @@ def hessian_product(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Ca
 
 
 def largest_curvatures(
-    task: Task, models: Sequence[nn.Module], batch: Batch, *, count: int = 1, seed: int = 0
+    task: Task,
+    models: Sequence[nn.Module],
+    batch: Batch,
+    *,
+    count: int = 1,
+    seed: int = 0,
+    weights: Sequence[float] | None = None,
 ) -> Floats:
     """The `count` largest eigenvalues of the Hessian of the mean loss over `batch`, descending, to 1 %; of several models of one shape,
-    those of their mean Hessian.
+    those of their mean Hessian, each times its weight (default: all 1).
 
     `seed` draws the start vector. Models are in training mode meanwhile, as they are where gradients are taken. Raises UsageError where
     Lanczos does not converge or the loss is not finite."""
@@ -58,8 +64,14 @@ def largest_curvatures(
         for model in models:
             model.train()
         products = [hessian_product(model, lambda m: task.loss_sum(m, batch) / samples) for model in models]
+        factors = [1.0] * len(models) if weights is None else weights
         size = sum(p.numel() for p in models[0].parameters() if p.requires_grad)
-        return _largest(lambda v: np.mean([product(v) for product in products], axis=0), size, count, seed)
+
+        def mean(v: Floats) -> Floats:
+            rows = [f * product(v) for f, product in zip(factors, products, strict=True)]
+            return np.asarray(np.mean(rows, axis=0), np.float64)
+
+        return _largest(mean, size, count, seed)
     finally:
         for model, before in zip(models, was_training, strict=True):
             model.train(before)

@@ -74,6 +74,9 @@ def _sources(fitted: Fitted, date: str) -> dict[str, str]:
         "workload.convergence.noise_scale_samples": f"from gradients of unequal batches along a run{_error(fitted.noise_scale)}",
         "workload.convergence.min_updates": f"from the fewest updates of each batch{_error(fitted.min_updates)}",
     }
+    if fitted.weight_square is not None:
+        said = f"of the weights whose gradient is at right angles to them{_error(fitted.weight_square)}"
+        out["workload.convergence.weight_square"] = said
     for name, value in found.values.items():
         out[f"workload.convergence.{name}"] = f"fitted{_error(value)}"
     return out

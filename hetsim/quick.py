@@ -26,7 +26,7 @@ from hetsim.labels import Contender, contenders, parse
 from hetsim.schedule.table import Schedule
 from hetsim.simulate import Result, simulate
 from hetsim.steady_curve import curve_of
-from hetsim.steady_run import ROUNDS, STEADY, UPDATES, Short, SteadyRun, is_averaging, is_short
+from hetsim.steady_run import STEADY, Short, SteadyRun, first_updates, is_short
 from hetsim.tuning import Tuned, takes_target
 from hetsim.verdict import fastest, rival_of
 
@@ -166,7 +166,7 @@ def _tries(
 def until_known(cluster: Cluster, contender: Contender, seed: int, profile_yaml: str = "") -> Result:
     """One algorithm simulated until its period is known within `WITHIN`, or as far as `WORK` goes; its Schedule carries the profile."""
     algorithm = contender.algorithm(cluster.options)
-    updates = ROUNDS if is_averaging(algorithm.name) else UPDATES
+    updates = first_updates(algorithm)
     most = max(updates, WORK // cluster.n)
     while True:
         result = simulate(cluster, algorithm, seed=seed, updates=updates, verify=False)

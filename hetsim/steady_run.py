@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.algorithms.base import Algorithm
 from hetsim.cluster.spec import Cluster
 from hetsim.contest import FAIR, MOST, PATIENCE, Task, first_length
 from hetsim.convergence.constants import constants_of
@@ -50,19 +51,20 @@ class Short:
 
 
 def is_short(cluster: Cluster, predictor: str) -> bool:
-    """Whether a cluster has a steady state that the short way finds: nothing changes while it runs, and the noise does not depend on the
-    loss."""
+    """Whether a cluster has a steady state that the short way finds: nothing changes while it runs, the noise does not depend on the loss,
+    and no weights lengthen."""
     network = cluster.network
     links = [*network.links, *network.node_links.values()]
     links += [link for link in (network.intra_node, network.server) if link is not None]
     changes = any(w.slowdowns or w.trace for w in cluster.workers) or any(link.changes for link in links)
-    known = constants_of(cluster.workload)
-    return predictor == "nqm" and not changes and not cluster.training.warmup_updates and not known.nqm.noise_power
+    known = constants_of(cluster.workload).nqm
+    steady = not known.noise_power and known.weight_square is None
+    return predictor == "nqm" and not changes and not cluster.training.warmup_updates and steady
 
 
-def is_averaging(name: str) -> bool:
-    """Whether an algorithm counts rounds of local steps, so that fewer of them tell as much."""
-    return name == "local-sgd"
+def first_updates(algorithm: Algorithm) -> int:
+    """How many updates tell enough: fewer where an update is a round of local steps."""
+    return ROUNDS if algorithm.counts_rounds else UPDATES
 
 
 def short(
@@ -73,8 +75,8 @@ def short(
     It is followed as far as `compare` would where another takes `best_s`, and by less than as far again.
     """
     algorithm = contender.algorithm(task.cluster.options)
-    updates = ROUNDS if is_averaging(algorithm.name) else UPDATES
-    run = SteadyRun.of(task, simulate(task.cluster, algorithm, seed=seed, updates=updates, verify=False))
+    result = simulate(task.cluster, algorithm, seed=seed, updates=first_updates(algorithm), verify=False)
+    run = SteadyRun.of(task, result)
     return None if run is None else run.follow(seed, setting, best_s)
 
 

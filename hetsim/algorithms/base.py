@@ -33,6 +33,7 @@ class Algorithm:
 
     `name` as in its paper; `source` where it is described; `role`; `live`: True, or the reason why it only replays;
     `split`: batches the same for all, by speed so that all finish together, or open, as many samples as there was time for.
+    `counts_rounds`: whether an update is a round of local steps, after which parameters are averaged.
     `by_default`: whether a comparison that names no algorithms runs it; the others are run by name, or all with `all`.
     """
 
@@ -42,6 +43,7 @@ class Algorithm:
     live: ClassVar[bool | str] = True
     has_server: ClassVar[bool] = False
     by_default: ClassVar[bool] = True
+    counts_rounds: ClassVar[bool] = False
     split: ClassVar[Split] = "equal"
     Options: ClassVar[Any] = Options
 

@@ -38,6 +38,7 @@ class LocalSgd(Algorithm, name="local-sgd"):
     """
 
     source = "Stich 2019 (arXiv 1805.09767); normalisation: Wang et al. 2020, FedNova (arXiv 2007.07481)"
+    counts_rounds = True
     Options: ClassVar[Any] = LocalSgdOptions
 
     def buffers(self, optimizer_states: int) -> dict[str, int]:

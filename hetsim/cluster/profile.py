@@ -130,6 +130,8 @@ class ConvergenceEntry(_Part):
     """The variance falls with the loss above its floor to this power; 0: it stays."""
     largest_curvature: Positive
     """Largest curvature of all, which limits the learning rate."""
+    weight_square: Positive | None = None
+    """Squared norm at the start of the weights before normalisations, which steps lengthen and so slow down; null: there are none."""
     min_updates: Positive
     """Updates to the target at an infinite batch."""
     noise_scale_samples: Annotated[Number, Field(ge=0, le=1e12)]

@@ -109,6 +109,7 @@ class Convergence:
     min_updates: float
     noise_scale_samples: float
     source: str
+    weight_square: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

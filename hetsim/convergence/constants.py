@@ -26,7 +26,8 @@ class NoisyQuadraticConstants:
     """Bulk h_j = curvature·j^-exponent over `directions`, c_j = noise·h_j; trained at `target_ratio` of the initial loss.
 
     `outlier`, where given, is the curvature of one direction more: Hessians of networks have a bulk and a few outliers far above it
-    (Sagun et al. 2017, Ghorbani et al. 2019). `noise_power`: the noise falls with the loss to this power."""
+    (Sagun et al. 2017, Ghorbani et al. 2019). `noise_power`: the noise falls with the loss to this power. `weight_square`: squared norm of
+    the weights before normalisations, over the loss above its floor at the start (`lengthening`); None: there are none."""
 
     directions: int
     exponent: float
@@ -36,12 +37,15 @@ class NoisyQuadraticConstants:
     outlier: float | None = None
     curvature: float = 1.0
     noise_power: float = 0.0
+    weight_square: float | None = None
 
     def quadratic(self, nodes: int | None = NODES) -> Quadratic:
         """The model, compressed to about `nodes` nodes (None: every direction)."""
         full = power_law(self.directions, exponent=self.exponent, noise=self.noise)
         full = replace(full, h=self.curvature * full.h, c=self.curvature * full.c, noise_power=self.noise_power)
         full = full.with_outlier(self.outlier)
+        if self.weight_square is not None:  # θ² is in units of the loss over the model's
+            full = replace(full, lengthening=1.0 / (self.weight_square * full.initial_loss))
         return full if nodes is None else full.compressed(nodes)
 
 
@@ -130,6 +134,9 @@ def fitted(workload: str, known: Convergence) -> WorkloadConstants:
             outlier=known.largest_curvature,
             curvature=known.curvature,
             noise_power=known.noise_power,
+            weight_square=None
+            if known.weight_square is None
+            else known.weight_square / (known.initial_loss - known.floor_loss),
         ),
         noise_scale=NoiseScaleConstants(
             min_updates=known.min_updates, noise_scale_samples=known.noise_scale_samples, source=known.source

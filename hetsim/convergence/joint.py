@@ -14,6 +14,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.convergence.lengthening import lengths_of
 from hetsim.convergence.linear import (
     START,
     Ahead,
@@ -68,6 +69,8 @@ class _Run:
         self.mean_square = np.zeros_like(self.lr)  # of the gradients of adaptively compensated steps
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
+        self.lengths = lengths_of(quadratic, learning_rate, momentum, rule.weight_decay)
+        self.steps: dict[int, list[float]] = defaultdict(list)  # v row -> rate factors since the last point
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
         self.velocity: dict[int, int] = {}  # x row -> v row of its pending steps
         self.owner: dict[int, int] = {}  # v row -> x row
@@ -77,6 +80,8 @@ class _Run:
     def run(self) -> Losses:
         with np.errstate(over="ignore", invalid="ignore"):
             for operation in self.program.operations:
+                if isinstance(operation, Step) and self.lengths is not None:
+                    self.steps[operation.v_out].append(operation.factor)
                 if isinstance(operation, Step) and operation.chained:
                     self._postpone(operation)
                     continue
@@ -100,6 +105,8 @@ class _Run:
                 setattr(self, name, getattr(self, name)[columns])
             self.moments.keep(columns)
             self.maps.clear()
+            if self.lengths is not None:
+                self.lengths.keep(going_on)
         if len(watch.alive) and point < watch.stop_at:
             return False
         watch.length[watch.alive] = point + 1
@@ -121,6 +128,7 @@ class _Run:
                     factor = self.quadratic.noise_factor(self.watch.loss[point, self.watch.alive])
                     self.c = self.full_noise * np.repeat(factor, len(self.weight))
                     self.maps.clear()
+                self._lengthen()
             case Evaluate(out=out, gradient=g):
                 combine(out, self._terms(g) or [(START, 0.0)], g.noise * self.c)
             case Average(out=out, points=points):
@@ -135,6 +143,18 @@ class _Run:
                 self._forecast(operation)
             case Step():
                 self._step(operation)
+
+    def _lengthen(self) -> None:
+        """The steps since the last point, as many as a replica made, with the mean of the replicas' velocities as it is now."""
+        if self.lengths is None or not self.steps:
+            return
+        rows, factors = list(self.steps), [f for each in self.steps.values() for f in each]
+        square = self.moments.C[np.ix_(rows, rows)].mean(axis=(0, 1))
+        for _ in range(round(len(factors) / len(rows))):
+            self.lengths.step(float(np.mean(factors)), square)
+        self.lr = np.repeat(self.lengths.learning_rate, len(self.weight))
+        self.steps.clear()
+        self.maps.clear()
 
     def _step(self, s: Step) -> None:
         lr = s.factor * self.lr

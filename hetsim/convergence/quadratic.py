@@ -24,13 +24,15 @@ class Quadratic:
     """D nodes: curvature `h`, per-sample gradient variance `c`, `start` = E θ_0², `multiplicity` directions each. All shape (D,).
 
     `noise_power` = q: the variance is c (loss / initial loss)^q, q = 0 noise that stays. Gradients of cross entropy vanish on samples that
-    are already right, so in networks noise falls with the loss."""
+    are already right, so in networks noise falls with the loss. `lengthening`: one over the squared norm of weights that the loss knows
+    only by their direction (`hetsim.convergence.lengthening`), on the scale of θ; 0 where there are none."""
 
     h: Floats
     c: Floats
     start: Floats
     multiplicity: Floats
     noise_power: float = 0.0
+    lengthening: float = 0.0
 
     def __post_init__(self) -> None:
         arrays = (self.h, self.c, self.start, self.multiplicity)
@@ -40,6 +42,8 @@ class Quadratic:
             raise UsageError("a quadratic needs finite h, c, start and multiplicity, none negative")
         if not 0.0 <= self.noise_power < np.inf:
             raise UsageError("a quadratic needs a noise_power of at least 0")
+        if not 0.0 <= self.lengthening < np.inf:
+            raise UsageError("a quadratic needs a finite lengthening of at least 0")
 
     def __len__(self) -> int:
         return len(self.h)
@@ -81,6 +85,7 @@ class Quadratic:
             np.append(self.start[top] * self.h[top] / curvature, self.start),
             np.append(1.0, self.multiplicity),
             self.noise_power,
+            self.lengthening,
         )
 
     def compressed(self, nodes: int, exact: int | None = None) -> Quadratic:
@@ -103,7 +108,7 @@ class Quadratic:
         def mean(values: Floats) -> Floats:
             return (np.bincount(label, m * values[order])[kept] / total[kept]).astype(np.float64)
 
-        return Quadratic(mean(self.h), mean(self.c), mean(self.start), total[kept], self.noise_power)
+        return Quadratic(mean(self.h), mean(self.c), mean(self.start), total[kept], self.noise_power, self.lengthening)
 
     def noise_factor(self, loss: Floats) -> Floats | float:
         """(loss / initial loss)^q, what the noise is worth at a loss; finite and not negative whatever the loss has become."""

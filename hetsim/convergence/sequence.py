@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hetsim.convergence.lengthening import lengths_of
 from hetsim.convergence.moments import Moments, Term
 from hetsim.convergence.plan import Made, Plan
 from hetsim.convergence.quadratic import Quadratic
@@ -121,6 +122,7 @@ class SequenceRun:
         self.watch = Watch(len(plan) + 1, settings, quadratic.initial_loss, rule)
         self.predicted = bool(plan.blend.any())  # points that several workers predict, each from its own gradient
         self.gain = 1.0 + self.beta if rule.nesterov else np.ones_like(self.beta)  # of the gradient in the step
+        self.lengths = lengths_of(quadratic, learning_rate, momentum, rule.weight_decay)
         self.deviation = np.zeros_like(self.lr)  # b_i · E d_i² of a predicted point's deviation d_i from the mean point
         self.spread = np.zeros_like(self.lr)  # b_i · E δ_i², δ_i the deviation of its gradient
         self.lagged = np.zeros_like(self.lr)  # b_i · E δ_i δ_i,before
@@ -135,6 +137,9 @@ class SequenceRun:
                 if power:
                     c = c * np.repeat(self.quadratic.noise_factor(watch.loss[k, watch.alive]), len(weight))
                 self.update(k, c)
+                if self.lengths is not None:
+                    self.lengths.step(float(plan.rate[k]), self.moments.C[plan.velocity, plan.velocity])
+                    self.lr = np.repeat(self.lengths.learning_rate, len(weight))
                 x = plan.x[k + 1]
                 watch.record(k + 1, self.moments.C[x, x], weight)
                 if (k + 1) % CHECK_EVERY == 0 or k + 1 == len(plan):
@@ -142,6 +147,8 @@ class SequenceRun:
                     since = k + 2
                     if going_on is not None:
                         self._keep(np.repeat(going_on, len(weight)))
+                        if self.lengths is not None:
+                            self.lengths.keep(going_on)
                     if not len(watch.alive) or k + 1 >= watch.stop_at:
                         watch.length[watch.alive] = k + 2
                         break

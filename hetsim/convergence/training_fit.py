@@ -6,7 +6,9 @@ The model there is exact for a constant batch B without delay. Per direction, wi
     v'v' = β² vv + 2βh θv + h² θθ + (c/B)(L/L_0)^q        θ'v' = β θv + h θθ - lr v'v'        θ'θ' = θθ - 2 lr (β θv + h θθ) + lr² v'v'
 
 Fitted: the bulk's largest curvature, its exponent and directions, the noise and its power q, and the floor. The largest curvature of all is
-measured, not fitted (`largest`): undelayed training hardly shows it, delayed training hangs on it.
+measured (`largest`): undelayed training hardly shows it, delayed training hangs on it. Where some runs apply gradients one update late, it
+is fitted as well. Measured is also the squared norm of the weights before normalisations (`weight_square`), whose growth slows training
+down like a learning rate that decays (`lengthening`).
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.convergence.constants import NODES, NoisyQuadraticConstants
-from hetsim.convergence.quadratic import Quadratic
+from hetsim.convergence.short_run import ShortRun, crossings_of, loss_ratios
 from hetsim.errors import UsageError
 
 Floats = NDArray[np.float64]
+LAST = "largest_curvature"  # fitted where runs are late
 NAMES = ("curvature", "exponent", "directions", "noise", "noise_power", "floor_loss")
 LEVELS = 10  # of the ladder [our choice]
 TOP = 0.3  # of the way down is where the ladder begins: above it the loss hangs on the first few updates alone [our choice]
@@ -31,6 +34,7 @@ OUTLYING = 0.2  # log of updates from which a residual counts less: a noisy loss
 PRIOR = 0.05  # weight of being one e-fold from exponent 1 and 1,000 directions: ties are broken, data are not overruled [our choice]
 FELL = 0.8  # share of the initial loss that some runs must get below; before that, any constants fit [our choice]
 HIGHEST_TARGET = 0.9  # share of the initial loss
+LARGEST = (0.1, 30.0)  # of the measured largest curvature: what the fitted one may be [our choice]
 FEWEST = 2  # runs that must get that far, and batches they must be of
 MOST_POWER = 2.0
 MOST_FLOOR = 0.5  # of the target: a floor just below it makes the time to it anything [our choice]
@@ -44,31 +48,9 @@ STEPS = (
     1e-3,
     1e-3,
     1e-3,
-)  # relative, of the derivatives; directions are whole, their step spans several
+    1e-2,
+)  # relative, of the derivatives; the step of directions, whole, spans several
 START = {"exponent": 0.5, "directions": 1000.0, "noise": 30.0, "noise_power": 0.75, "floor": 0.3}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ShortRun:
-    """One synchronous training of constant batch: losses after so many updates, from 0 on."""
-
-    batch_samples: int
-    learning_rate: float
-    momentum: float
-    updates: NDArray[np.int64]
-    loss: Floats
-
-    def crossings(self, levels: Floats) -> Floats:
-        """Updates at which the loss first is at or below each level, interpolated; NaN where it never is."""
-        out = np.full(len(levels), np.nan)
-        for i, level in enumerate(levels.tolist()):
-            below = np.flatnonzero(self.loss <= level)
-            if len(below) and below[0] > 0:
-                k = int(below[0])
-                high, low = float(self.loss[k - 1]), float(self.loss[k])
-                share = (high - level) / (high - low)
-                out[i] = self.updates[k - 1] + share * (self.updates[k] - self.updates[k - 1])
-        return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,30 +82,14 @@ class QuadraticFit:
 
     @property
     def steepest(self) -> float:
-        """The largest curvature of all: the measured one, which the fit keeps the bulk below."""
-        return max(self.largest, self.values["curvature"].value)
+        """The largest curvature of all: the measured one, which the fit keeps the bulk below, or the fitted one."""
+        fitted = self.values.get(LAST)
+        return max(self.largest if fitted is None else fitted.value, self.values["curvature"].value)
 
 
-def loss_ratios(quadratic: Quadratic, batch: Floats, learning_rate: Floats, momentum: Floats, updates: int) -> Floats:
-    """E loss over the initial one after 0..updates updates without delay, shape (updates + 1, S)."""
-    lr, b = learning_rate[:, None], momentum[:, None]
-    h, w, initial = quadratic.h, quadratic.weight, quadratic.initial_loss
-    noise = quadratic.c / batch[:, None]
-    xx = np.tile(quadratic.start, (len(lr), 1))
-    xv, vv = np.zeros_like(xx), np.zeros_like(xx)
-    out = np.ones((updates + 1, len(lr)))
-    bb, b2h, hh, lr2, lrlr = b * b, 2 * b * h, h * h, 2 * lr, lr * lr
-    with np.errstate(over="ignore", invalid="ignore"):
-        for k in range(updates):
-            factor = np.reshape(quadratic.noise_factor(out[k] * initial), (-1, 1))
-            vv = bb * vv + b2h * xv + hh * xx + noise * factor
-            mixed = b * xv + h * xx
-            xx, xv = xx - lr2 * mixed + lrlr * vv, mixed - lr * vv
-            out[k + 1] = xx @ w / initial
-    return out
-
-
-def fit_quadratic(runs: Sequence[ShortRun], *, target_loss: float, largest: float) -> QuadraticFit:
+def fit_quadratic(
+    runs: Sequence[ShortRun], *, target_loss: float, largest: float, weight_square: float | None = None
+) -> QuadraticFit:
     """Constants by least squares on log updates; standard errors by the delta method with one cluster per run (the levels of one run err
     together). Raises UsageError, saying what is missing, where the runs are too short or too alike."""
     from scipy.optimize import least_squares
@@ -132,8 +98,10 @@ def fit_quadratic(runs: Sequence[ShortRun], *, target_loss: float, largest: floa
     lowest = _check(runs, initial, target_loss)
     end = max(target_loss, lowest)
     levels = np.geomspace(initial - TOP * (initial - end), end, LEVELS)
-    problem = _Problem(runs, levels, initial, target_loss, largest)
-    low, high = np.full(6, -np.inf), np.full(6, np.inf)
+    problem = _Problem(runs, levels, initial, target_loss, largest, weight_square)
+    low, high = np.full(len(problem.names), -np.inf), np.full(len(problem.names), np.inf)
+    if problem.late:
+        low[6], high[6] = (math.log(share * largest) for share in LARGEST)
     low[4], high[4] = 0.0, MOST_POWER
     low[0], high[0] = (
         math.log(1e-6 * largest),
@@ -149,12 +117,12 @@ def fit_quadratic(runs: Sequence[ShortRun], *, target_loss: float, largest: floa
             bounds=(low, high),
             loss="soft_l1",
             f_scale=OUTLYING,
-            diff_step=np.array(STEPS),
+            diff_step=np.array(STEPS[: len(low)]),
             max_nfev=60,
         )
         best = found if best is None or found.cost < best.cost else best
     assert best is not None
-    logs = problem.misses(best.x)
+    logs = np.where(problem.missed, np.nan, problem.misses(best.x))
     return QuadraticFit(
         values=problem.estimates(best.x, np.asarray(best.jac), low, high),
         largest=largest,
@@ -188,58 +156,81 @@ def _check(runs: Sequence[ShortRun], initial: float, target: float) -> float:
 class _Problem:
     """Parameters (logs of curvature, exponent, directions, noise; the noise's power; logit of floor over target) to residuals."""
 
-    def __init__(self, runs: Sequence[ShortRun], levels: Floats, initial: float, target: float, largest: float) -> None:
+    def __init__(
+        self,
+        runs: Sequence[ShortRun],
+        levels: Floats,
+        initial: float,
+        target: float,
+        largest: float,
+        weight_square: float | None,
+    ) -> None:
+        self.weight_square = weight_square
         self.levels, self.initial, self.target, self.largest = levels, initial, min(target, float(levels[-1])), largest
         self.measured = np.stack([run.crossings(levels) for run in runs], axis=1)
-        settings = [(run.batch_samples, run.learning_rate, run.momentum) for run in runs]
+        ends = np.array([float(run.updates[-1]) for run in runs])
+        self.missed = np.isnan(self.measured)  # by the end of the run: the model must not be there before
+        self.measured = np.where(self.missed, ends, self.measured)
+        self.late = any(run.delay for run in runs)
+        self.names = (*NAMES, LAST) if self.late else NAMES
+        settings = [(run.batch_samples, run.learning_rate, run.momentum, run.delay) for run in runs]
         self.settings = sorted(set(settings))  # runs that differ by seed alone share a prediction
         self.which = np.array([self.settings.index(s) for s in settings])
-        self.batch, self.rate, self.momentum = (np.array(c, np.float64) for c in zip(*self.settings, strict=True))
-        self.updates = int(1.5 * np.nanmax(self.measured)) + 2
+        columns = (np.array(c, np.float64) for c in zip(*self.settings, strict=True))
+        self.batch, self.rate, self.momentum, delay = columns
+        self.delay = delay.astype(np.int64)
+        self.updates = int(1.5 * self.measured.max()) + 2
         self.weight = np.ones(len(levels))
         self.weight[-2:] = LAST_WEIGHT
 
     @property
     def start(self) -> list[float]:
         logs = [math.log(START[name]) for name in ("exponent", "directions", "noise")]
-        return [*logs, START["noise_power"], math.log(START["floor"] / (1 - START["floor"]))]
+        last = [math.log(self.largest)] if self.late else []
+        return [*logs, START["noise_power"], math.log(START["floor"] / (1 - START["floor"])), *last]
 
     def values(self, x: Floats) -> dict[str, float]:
         curvature, exponent, directions, noise = np.exp(x[:4]).tolist()
         floor = MOST_FLOOR * self.target * _share(x[5])
-        return dict(zip(NAMES, (curvature, exponent, directions, noise, float(x[4]), floor), strict=True))
+        last = np.exp(x[6:]).tolist()
+        return dict(zip(self.names, (curvature, exponent, directions, noise, float(x[4]), floor, *last), strict=True))
 
     def misses(self, x: Floats) -> Floats:
-        """log(predicted / measured updates), shape (levels, runs), NaN where not measured; a level the model misses counts as the end."""
+        """log(predicted / measured updates), shape (levels, runs); a level the model misses counts as the end, and one that the run missed
+        as its end, where the model is there before."""
         v = self.values(x)
+        square = None if self.weight_square is None else self.weight_square / (self.initial - v["floor_loss"])
         model = NoisyQuadraticConstants(
             directions=max(2, round(v["directions"])), exponent=v["exponent"], noise=v["noise"], target_ratio=1.0, source="",
-            outlier=self.largest, curvature=v["curvature"], noise_power=v["noise_power"],
+            outlier=v.get(LAST, self.largest), curvature=v["curvature"], noise_power=v["noise_power"], weight_square=square,
         )  # fmt: skip
-        ratios = loss_ratios(model.quadratic(NODES), self.batch, self.rate, self.momentum, self.updates)
+        quadratic = model.quadratic(NODES)
+        ratios = loss_ratios(quadratic, self.batch, self.rate, self.momentum, self.updates, self.delay)
         wanted = (self.levels - v["floor_loss"]) / (self.initial - v["floor_loss"])
-        predicted = np.stack([_crossings(ratios[:, s], wanted) for s in range(ratios.shape[1])], axis=1)
-        return np.asarray(np.log(predicted[:, self.which] / self.measured), np.float64)
+        predicted = np.stack([crossings_of(ratios[:, s], wanted) for s in range(ratios.shape[1])], axis=1)
+        logs = np.log(predicted[:, self.which] / self.measured)
+        return np.asarray(np.where(self.missed, np.minimum(logs, 0.0), logs), np.float64)
 
     def residuals(self, x: Floats) -> Floats:
-        data = np.nan_to_num(self.weight[:, None] * self.misses(x)).ravel()
-        return np.concatenate((data, PRIOR * np.array([x[1], x[2] - math.log(1000.0)])))
+        data = (self.weight[:, None] * self.misses(x)).ravel()
+        usual = np.array([x[1], x[2] - math.log(1000.0), *(x[6:] - math.log(self.largest))])
+        return np.concatenate((data, PRIOR * usual))
 
     def estimates(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, Estimate]:
         """Values with standard errors; none for what lies at the end of its range, which is held fixed, and for what changes nothing."""
         values = self.values(x)
         reasons = self.unknown(x, jacobian, low, high)
-        free = [i for i, name in enumerate(NAMES) if name not in reasons]
+        free = [i for i, name in enumerate(self.names) if name not in reasons]
         deviation = dict(zip(free, self._deviations(x, jacobian[:, free]).tolist(), strict=True))
         share = _share(x[5])
-        scale = [values[name] for name in NAMES[:4]] + [1.0, values["floor_loss"] * (1 - share)]
+        scale = [values[name] for name in NAMES[:4]] + [1.0, values["floor_loss"] * (1 - share), values.get(LAST, 1.0)]
         return {
             name: Estimate(
                 value=values[name],
                 error=float(deviation[i] * scale[i]) if i in deviation else None,
                 reason=reasons.get(name, ""),
             )
-            for i, name in enumerate(NAMES)
+            for i, name in enumerate(self.names)
         }
 
     def unknown(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, str]:
@@ -249,7 +240,7 @@ class _Problem:
         position[5] = _share(x[5])
         slope = np.abs(jacobian[: len(self.levels) * len(self.which)]).max(axis=0)
         out = {}
-        for name, at, steep in zip(NAMES, position.tolist(), slope.tolist(), strict=True):
+        for name, at, steep in zip(self.names, position.tolist(), slope.tolist(), strict=True):
             if not AT_LIMIT < at < 1.0 - AT_LIMIT:
                 out[name] = f"at the {'lower' if at < 0.5 else 'upper'} end of what is allowed"
             elif not steep > 0.0:
@@ -268,14 +259,3 @@ class _Problem:
 def _share(logit: float) -> float:
     """Of the largest floor allowed."""
     return float(1.0 / (1.0 + math.exp(-float(np.clip(logit, -500.0, 500.0)))))
-
-
-def _crossings(ratio: Floats, levels: Floats) -> Floats:
-    """Updates, interpolated in the log of the loss; the number of updates where a level is not met, and at least half an update."""
-    out = np.full(len(levels), float(len(ratio)))
-    for i, level in enumerate(levels.tolist()):
-        below = np.flatnonzero(ratio <= level)
-        if len(below) and below[0] > 0 and level > 0:
-            k = int(below[0])
-            out[i] = k - 1 + math.log(ratio[k - 1] / level) / math.log(ratio[k - 1] / ratio[k])
-    return np.asarray(np.maximum(out, 0.5), np.float64)

@@ -103,7 +103,7 @@ def test_a_quadratic_refuses_a_power_below_0() -> None:
 def test_stated_constants_reach_the_model() -> None:
     known = constants_of(load_profile(text_of()).cluster().workload)
     quadratic = known.nqm.quadratic(None)
-    assert quadratic.largest_curvature == 3.0 and quadratic.noise_power == 0.75
+    assert quadratic.largest_curvature == 3.0 and quadratic.noise_power == 0.75 and quadratic.lengthening == 0.0
     bulk = np.sort(quadratic.h)[:-1][::-1]
     np.testing.assert_allclose(bulk, 0.15 * np.arange(1, 501) ** -0.5)
     np.testing.assert_allclose(np.sort(quadratic.c)[::-1], 5.0 * np.sort(quadratic.h)[::-1])

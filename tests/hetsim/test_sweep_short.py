@@ -10,11 +10,11 @@ import pytest
 from small_clusters import SMALL, small
 
 from hetsim import load_profile
-from hetsim.algorithms import registry
+from hetsim.algorithms import make, registry
 from hetsim.cluster import Cluster
 from hetsim.compare import task_of
 from hetsim.contest import FAIR, MOST, PATIENCE, first_length
-from hetsim.steady_run import allowed, is_short
+from hetsim.steady_run import ROUNDS, UPDATES, allowed, first_updates, is_short
 from hetsim.steady_tuning import _tunings
 from hetsim.sweeps.cell import run_cell
 
@@ -88,6 +88,14 @@ def test_an_algorithm_without_a_steady_state_is_followed_like_in_a_comparison() 
     label = "local-sgd:by_speed=true,normalise=samples"
     short, full = (by_label(cluster, ["s-sgd", label], method) for method in ("auto", "full"))
     assert short[label]["method"] == "full" and short[label]["seconds"] == full[label]["seconds"] is not None
+
+
+def test_whatever_counts_rounds_is_simulated_over_fewer_updates() -> None:
+    class Renamed(LocalSgd):
+        """Local SGD under another name."""
+
+    assert first_updates(make("s-sgd")) == UPDATES > first_updates(make("local-sgd")) == ROUNDS
+    assert first_updates(Renamed()) == ROUNDS
 
 
 def test_how_far_an_algorithm_is_followed_is_the_rule_of_comparisons() -> None:
