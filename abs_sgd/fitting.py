@@ -5,17 +5,15 @@
    leave free (`weight_lengths`), and the gradient noise scale from unequal batches (`hetsim.convergence.noise_scale`).
 3. The noisy quadratic model fitted to the curves (`hetsim.convergence.training_fit`), its steepest direction taken from 2.
 
-No other algorithm is trained, but that on request (`delayed`) some runs apply their gradients one update late, at learning rates around the
-stability bound of such a delay, and the largest curvature is fitted to them. Otherwise the steepest curvature is that of the **mean
-Hessian** over the points of a training with the smallest batch at the highest learning rate, nearest to where delayed training is, at the
-edge of what is stable. The steepest direction turns while a network trains: what is unstable at one point is not what was unstable at the
-last, and the largest curvature at a point overstates, up to several times, what limits a delayed training.
+No other algorithm is trained. The steepest curvature is that of the **mean Hessian** over the points of a training with the smallest batch
+at the highest learning rate, nearest to where delayed training is, at the edge of what is stable. The steepest direction turns while a
+network trains: what is unstable at one point is not what was unstable at the last, and the largest curvature at a point overstates, up to
+several times, what limits a delayed training.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +28,6 @@ from abs_sgd.workloads.task import Batch, Task
 from hetsim.cluster.spec import Convergence
 from hetsim.convergence.noise_scale import estimate_noise
 from hetsim.convergence.short_run import ShortRun
-from hetsim.convergence.stability import largest_stable
 from hetsim.convergence.training_fit import Estimate, QuadraticFit, fit_quadratic
 from hetsim.errors import UsageError
 
@@ -52,7 +49,6 @@ SHARES = (
 NOISE_FROM = 10**9  # running number of the first sample of those: none that training sees
 SEED_STRIDE = 7919  # between the seeds of the runs, the first one included: comparisons train with 0, 1, 2 ...
 SAMPLES_PER_BATCH = 400  # default length of a run, in reference batches [our choice]
-AROUND = (0.5, 1.0, 2.0)  # times the stability bound at a delay of one: learning rates of the late runs [our choice]
 DONE = 0.9  # of the target: where a run ends, so that the target is crossed and not just met [our choice]
 
 Told = Callable[[str, int, int], None]
@@ -62,8 +58,7 @@ Told = Callable[[str, int, int], None]
 class Settings:
     """How to train. Empty: batches of half and twice the task's reference; the three learning rates in the middle of its grid.
 
-    `samples`: at most so many a run (None: 400 reference batches). `seeds`: runs of each setting. `delayed`: also train with the smallest
-    batch and gradients one update old."""
+    `samples`: at most so many a run (None: 400 reference batches). `seeds`: runs of each setting."""
 
     batches: tuple[int, ...] = ()
     learning_rates: tuple[float, ...] = ()
@@ -71,7 +66,6 @@ class Settings:
     samples: int | None = None
     seeds: int = 3
     target_loss: float | None = None
-    delayed: bool = False
 
     def of(self, task: Task) -> Settings:
         """Everything filled in from the task. Raises UsageError for what cannot be."""
@@ -84,7 +78,6 @@ class Settings:
             samples=SAMPLES_PER_BATCH * reference if self.samples is None else self.samples,
             seeds=self.seeds,
             target_loss=task.target_loss if self.target_loss is None else self.target_loss,
-            delayed=self.delayed,
         )
         if any(b < 1 for b in full.batches) or any(not 0 < lr < math.inf for lr in full.learning_rates):
             raise UsageError("batches and learning rates must be above 0")
@@ -126,7 +119,6 @@ class Fitted:
     def convergence(self, task: str) -> Convergence:
         """The constants as a profile states them."""
         v = self.quadratic.values
-        late = sum(run.delay for run in self.runs)
         return Convergence(
             initial_loss=_short(self.quadratic.initial_loss),
             floor_loss=_short(v["floor_loss"].value),
@@ -140,8 +132,7 @@ class Fitted:
             min_updates=_short(self.min_updates.value),
             noise_scale_samples=_short(self.noise_scale.value),
             weight_square=None if self.weight_square is None else _short(self.weight_square.value),
-            source=f"fitted to {len(self.runs)} short runs of S-SGD on {task}{f' ({late} one update late)' * (late > 0)}, "
-            f"{self.samples_trained:,} samples in all; "
+            source=f"fitted to {len(self.runs)} short runs of S-SGD on {task}, {self.samples_trained:,} samples in all; "
             f"updates to the target off by {self.quadratic.residual_at_target:.0%} rms there",
         )
 
@@ -158,10 +149,9 @@ def fit(task: Task, settings: Settings | None = None, *, told: Told | None = Non
     curvatures: list[float] = []
     squares: list[float] = []
     probed = min(asked.batches), max(asked.learning_rates)
-    total = len(plan) + asked.delayed * asked.seeds * len(AROUND)
     for number, (batch, rate, seed) in enumerate(plan):
         if told is not None:
-            told(f"batch {batch}, learning rate {rate:g}", number, total)
+            told(f"batch {batch}, learning rate {rate:g}", number, len(plan))
         states = _States() if (batch, rate) == probed else None
         runs.append(train(task, batch, rate, asked, seed=SEED_STRIDE * (seed + 1), states=states))
         if states is not None:
@@ -177,11 +167,6 @@ def fit(task: Task, settings: Settings | None = None, *, told: Told | None = Non
             f"the runs are too short to measure on: fewer than {FEWEST_POINTS} evaluations of the loss at a curvature above 0"
         )
     curvature = _median(curvatures)
-    late = [(rate, seed) for seed in range(asked.seeds) for rate in _around(asked, curvature)] if asked.delayed else []
-    for rate, seed in late:
-        if told is not None:
-            told(f"batch {probed[0]}, learning rate {rate:.3g}, one update late", len(runs), total)
-        runs.append(train(task, probed[0], rate, asked, seed=SEED_STRIDE * (seed + 1), delay=1))
     square = _median(squares) if squares else None
     quadratic = fit_quadratic(
         runs,
@@ -203,12 +188,6 @@ def fit(task: Task, settings: Settings | None = None, *, told: Told | None = Non
     )
 
 
-def _around(settings: Settings, curvature: Estimate) -> list[float]:
-    """Learning rates around the stability bound at a delay of one."""
-    assert settings.momentum is not None
-    return [share * largest_stable(settings.momentum, 1.0) / curvature.value for share in AROUND]
-
-
 def train(
     task: Task,
     batch: int,
@@ -216,16 +195,14 @@ def train(
     settings: Settings,
     *,
     seed: int,
-    delay: int = 0,
     states: _States | None = None,
 ) -> ShortRun:
-    """One synchronous training, gradients `delay` updates old; ends at .9 of the target, where it diverges, or after `samples`."""
+    """One synchronous training without delay; ends at .9 of the target, where it diverges, or after `samples`."""
     assert settings.samples is not None and settings.target_loss is not None and settings.momentum is not None
     model = FlatModel(task.make_model(seed))
     model.model.train()
     updater = Updater(UpdateRule(learning_rate=learning_rate, momentum=settings.momentum))
     state = State(parameters_P=model.parameters_P.clone())
-    points_P = deque([state.parameters_P], maxlen=delay + 1)
     updates, losses, due, taken = [], [], 0, 0
     while True:
         last = taken + batch > settings.samples
@@ -239,11 +216,10 @@ def train(
             gone = not math.isfinite(losses[-1]) or losses[-1] > 4 * losses[0] > 0
             if last or gone or losses[-1] <= DONE * settings.target_loss:
                 break
-        model.load(points_P[0])
+        model.load(state.parameters_P)
         data = task.batch(np.arange(taken, taken + batch), seed)
         total_P = model.gradient_sum(lambda m, data=data: task.loss_sum(m, data))  # type: ignore[misc]
         state = updater.step(state, total_P, divisor=batch, samples=batch)
-        points_P.append(state.parameters_P)
         taken += batch
     return ShortRun(
         batch_samples=batch,
@@ -251,7 +227,6 @@ def train(
         momentum=settings.momentum,
         updates=np.array(updates, np.int64),
         loss=np.nan_to_num(np.array(losses), nan=1e9, posinf=1e9),
-        delay=delay,
     )
 
 
@@ -339,7 +314,7 @@ def _min_updates(runs: Sequence[ShortRun], fitted: QuadraticFit, noise: float) -
     Where no run got there, to the lowest loss of the runs: then it is too small, and the fit says that it extrapolates."""
     level = np.array([max(fitted.target_loss, fitted.lowest_loss)])
     fewest: dict[int, list[float]] = {}
-    for run in (each for each in runs if not each.delay):
+    for run in runs:
         met = float(run.crossings(level)[0])
         if math.isfinite(met):
             fewest.setdefault(run.batch_samples, []).append(met)

@@ -47,9 +47,6 @@ def fit(
         ),
     ] = None,
     seeds: int = typer.Option(3, "--seeds", metavar="K", help="Runs of each setting."),
-    delayed: Annotated[
-        bool, typer.Option("--delayed", help="Also train one update late, and fit the largest curvature to that.")
-    ] = False,
     device: str = typer.Option("cpu", "--device", metavar="DEVICE", help="Where to train, as torch names it."),
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to stdout.")
@@ -82,7 +79,6 @@ def fit(
         samples=samples,
         seeds=seeds,
         target_loss=target,
-        delayed=delayed,
     )
     found = find(
         task,
@@ -112,7 +108,7 @@ def _shown(found: Fitted) -> list[Any]:
     table = tables.grid("constant", "value", "standard error", right=frozenset({1, 2}))
     rows = {
         **found.quadratic.values,
-        "largest_curvature": found.quadratic.values.get("largest_curvature", found.curvature),
+        "largest_curvature": found.curvature,
         **({} if found.weight_square is None else {"weight_square": found.weight_square}),
         "min_updates": found.min_updates,
         "noise_scale_samples": found.noise_scale,

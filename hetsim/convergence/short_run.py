@@ -1,4 +1,4 @@
-"""A short synchronous training of constant batch, and what the quadratic model says of one, without delay or one update late."""
+"""A short synchronous training of constant batch, and what the quadratic model says of one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ShortRun:
-    """One training: losses after so many updates, from 0 on; gradients are taken `delay` (0 or 1) updates before they are applied."""
+    """One training without delay: losses after so many updates, from 0 on."""
 
     batch_samples: int
     learning_rate: float
     momentum: float
     updates: NDArray[np.int64]
     loss: Floats
-    delay: int = 0
 
     def crossings(self, levels: Floats) -> Floats:
         """Updates at which the loss first is at or below each level, interpolated; NaN where it never is."""
@@ -44,29 +43,21 @@ def loss_ratios(
     learning_rate: Floats,
     momentum: Floats,
     updates: int,
-    delay: NDArray[np.int64] | None = None,
 ) -> Floats:
-    """E loss over the initial one after 0..updates updates at delays of 0 or 1 (default: all 0), shape (updates + 1, S)."""
+    """E loss over the initial one after 0..updates updates without delay, shape (updates + 1, S)."""
     lengths = lengths_of(quadratic, learning_rate, momentum)
     lr, b = learning_rate[:, None], momentum[:, None]
     h, w, initial = quadratic.h, quadratic.weight, quadratic.initial_loss
     noise = quadratic.c / batch[:, None]
-    late = None if delay is None or not delay.any() else delay[:, None] > 0
     xx = np.tile(quadratic.start, (len(lr), 1))
     xv, vv = np.zeros_like(xx), np.zeros_like(xx)
-    yv, xy, yy = xv, xx, xx  # y: θ of the update before
     out = np.ones((updates + 1, len(lr)))
     bb, b2h, hh = b * b, 2 * b * h, h * h
     with np.errstate(over="ignore", invalid="ignore"):
         for k in range(updates):
             factor = np.reshape(quadratic.noise_factor(out[k] * initial), (-1, 1))
-            pv, px, pp = xv, xx, xx  # p: where the gradient is taken
-            if late is not None:
-                pv, px, pp = np.where(late, yv, xv), np.where(late, xy, xx), np.where(late, yy, xx)
-            vv = bb * vv + b2h * pv + hh * pp + noise * factor
-            mixed = b * xv + h * px
-            if late is not None:
-                yv, xy, yy = mixed, xx - lr * mixed, xx
+            vv = bb * vv + b2h * xv + hh * xx + noise * factor
+            mixed = b * xv + h * xx
             xx, xv = xx - 2 * lr * mixed + lr * lr * vv, mixed - lr * vv
             if lengths is not None:
                 lengths.step(1.0, vv)

@@ -6,9 +6,8 @@ The model there is exact for a constant batch B without delay. Per direction, wi
     v'v' = β² vv + 2βh θv + h² θθ + (c/B)(L/L_0)^q        θ'v' = β θv + h θθ - lr v'v'        θ'θ' = θθ - 2 lr (β θv + h θθ) + lr² v'v'
 
 Fitted: the bulk's largest curvature, its exponent and directions, the noise and its power q, and the floor. The largest curvature of all is
-measured (`largest`): undelayed training hardly shows it, delayed training hangs on it. Where some runs apply gradients one update late, it
-is fitted as well. Measured is also the squared norm of the weights before normalisations (`weight_square`), whose growth slows training
-down like a learning rate that decays (`lengthening`).
+measured, not fitted (`largest`): undelayed training hardly shows it, delayed training hangs on it. So is the squared norm of the weights
+before normalisations (`weight_square`), whose growth slows training down like a learning rate that decays (`lengthening`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from hetsim.convergence.short_run import ShortRun, crossings_of, loss_ratios
 from hetsim.errors import UsageError
 
 Floats = NDArray[np.float64]
-LAST = "largest_curvature"  # fitted where runs are late
 NAMES = ("curvature", "exponent", "directions", "noise", "noise_power", "floor_loss")
 LEVELS = 10  # of the ladder [our choice]
 TOP = 0.3  # of the way down is where the ladder begins: above it the loss hangs on the first few updates alone [our choice]
@@ -34,7 +32,6 @@ OUTLYING = 0.2  # log of updates from which a residual counts less: a noisy loss
 PRIOR = 0.05  # weight of being one e-fold from exponent 1 and 1,000 directions: ties are broken, data are not overruled [our choice]
 FELL = 0.8  # share of the initial loss that some runs must get below; before that, any constants fit [our choice]
 HIGHEST_TARGET = 0.9  # share of the initial loss
-LARGEST = (0.1, 30.0)  # of the measured largest curvature: what the fitted one may be [our choice]
 FEWEST = 2  # runs that must get that far, and batches they must be of
 MOST_POWER = 2.0
 MOST_FLOOR = 0.5  # of the target: a floor just below it makes the time to it anything [our choice]
@@ -48,7 +45,6 @@ STEPS = (
     1e-3,
     1e-3,
     1e-3,
-    1e-2,
 )  # relative, of the derivatives; the step of directions, whole, spans several
 START = {"exponent": 0.5, "directions": 1000.0, "noise": 30.0, "noise_power": 0.75, "floor": 0.3}
 
@@ -82,9 +78,8 @@ class QuadraticFit:
 
     @property
     def steepest(self) -> float:
-        """The largest curvature of all: the measured one, which the fit keeps the bulk below, or the fitted one."""
-        fitted = self.values.get(LAST)
-        return max(self.largest if fitted is None else fitted.value, self.values["curvature"].value)
+        """The largest curvature of all: the measured one, which the fit keeps the bulk below."""
+        return max(self.largest, self.values["curvature"].value)
 
 
 def fit_quadratic(
@@ -99,9 +94,7 @@ def fit_quadratic(
     end = max(target_loss, lowest)
     levels = np.geomspace(initial - TOP * (initial - end), end, LEVELS)
     problem = _Problem(runs, levels, initial, target_loss, largest, weight_square)
-    low, high = np.full(len(problem.names), -np.inf), np.full(len(problem.names), np.inf)
-    if problem.late:
-        low[6], high[6] = (math.log(share * largest) for share in LARGEST)
+    low, high = np.full(len(NAMES), -np.inf), np.full(len(NAMES), np.inf)
     low[4], high[4] = 0.0, MOST_POWER
     low[0], high[0] = (
         math.log(1e-6 * largest),
@@ -117,7 +110,7 @@ def fit_quadratic(
             bounds=(low, high),
             loss="soft_l1",
             f_scale=OUTLYING,
-            diff_step=np.array(STEPS[: len(low)]),
+            diff_step=np.array(STEPS),
             max_nfev=60,
         )
         best = found if best is None or found.cost < best.cost else best
@@ -171,14 +164,10 @@ class _Problem:
         ends = np.array([float(run.updates[-1]) for run in runs])
         self.missed = np.isnan(self.measured)  # by the end of the run: the model must not be there before
         self.measured = np.where(self.missed, ends, self.measured)
-        self.late = any(run.delay for run in runs)
-        self.names = (*NAMES, LAST) if self.late else NAMES
-        settings = [(run.batch_samples, run.learning_rate, run.momentum, run.delay) for run in runs]
+        settings = [(run.batch_samples, run.learning_rate, run.momentum) for run in runs]
         self.settings = sorted(set(settings))  # runs that differ by seed alone share a prediction
         self.which = np.array([self.settings.index(s) for s in settings])
-        columns = (np.array(c, np.float64) for c in zip(*self.settings, strict=True))
-        self.batch, self.rate, self.momentum, delay = columns
-        self.delay = delay.astype(np.int64)
+        self.batch, self.rate, self.momentum = (np.array(c, np.float64) for c in zip(*self.settings, strict=True))
         self.updates = int(1.5 * self.measured.max()) + 2
         self.weight = np.ones(len(levels))
         self.weight[-2:] = LAST_WEIGHT
@@ -186,14 +175,12 @@ class _Problem:
     @property
     def start(self) -> list[float]:
         logs = [math.log(START[name]) for name in ("exponent", "directions", "noise")]
-        last = [math.log(self.largest)] if self.late else []
-        return [*logs, START["noise_power"], math.log(START["floor"] / (1 - START["floor"])), *last]
+        return [*logs, START["noise_power"], math.log(START["floor"] / (1 - START["floor"]))]
 
     def values(self, x: Floats) -> dict[str, float]:
         curvature, exponent, directions, noise = np.exp(x[:4]).tolist()
         floor = MOST_FLOOR * self.target * _share(x[5])
-        last = np.exp(x[6:]).tolist()
-        return dict(zip(self.names, (curvature, exponent, directions, noise, float(x[4]), floor, *last), strict=True))
+        return dict(zip(NAMES, (curvature, exponent, directions, noise, float(x[4]), floor), strict=True))
 
     def misses(self, x: Floats) -> Floats:
         """log(predicted / measured updates), shape (levels, runs); a level the model misses counts as the end, and one that the run missed
@@ -202,10 +189,10 @@ class _Problem:
         square = None if self.weight_square is None else self.weight_square / (self.initial - v["floor_loss"])
         model = NoisyQuadraticConstants(
             directions=max(2, round(v["directions"])), exponent=v["exponent"], noise=v["noise"], target_ratio=1.0, source="",
-            outlier=v.get(LAST, self.largest), curvature=v["curvature"], noise_power=v["noise_power"], weight_square=square,
+            outlier=self.largest, curvature=v["curvature"], noise_power=v["noise_power"], weight_square=square,
         )  # fmt: skip
         quadratic = model.quadratic(NODES)
-        ratios = loss_ratios(quadratic, self.batch, self.rate, self.momentum, self.updates, self.delay)
+        ratios = loss_ratios(quadratic, self.batch, self.rate, self.momentum, self.updates)
         wanted = (self.levels - v["floor_loss"]) / (self.initial - v["floor_loss"])
         predicted = np.stack([crossings_of(ratios[:, s], wanted) for s in range(ratios.shape[1])], axis=1)
         logs = np.log(predicted[:, self.which] / self.measured)
@@ -213,24 +200,24 @@ class _Problem:
 
     def residuals(self, x: Floats) -> Floats:
         data = (self.weight[:, None] * self.misses(x)).ravel()
-        usual = np.array([x[1], x[2] - math.log(1000.0), *(x[6:] - math.log(self.largest))])
+        usual = np.array([x[1], x[2] - math.log(1000.0)])
         return np.concatenate((data, PRIOR * usual))
 
     def estimates(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, Estimate]:
         """Values with standard errors; none for what lies at the end of its range, which is held fixed, and for what changes nothing."""
         values = self.values(x)
         reasons = self.unknown(x, jacobian, low, high)
-        free = [i for i, name in enumerate(self.names) if name not in reasons]
+        free = [i for i, name in enumerate(NAMES) if name not in reasons]
         deviation = dict(zip(free, self._deviations(x, jacobian[:, free]).tolist(), strict=True))
         share = _share(x[5])
-        scale = [values[name] for name in NAMES[:4]] + [1.0, values["floor_loss"] * (1 - share), values.get(LAST, 1.0)]
+        scale = [values[name] for name in NAMES[:4]] + [1.0, values["floor_loss"] * (1 - share)]
         return {
             name: Estimate(
                 value=values[name],
                 error=float(deviation[i] * scale[i]) if i in deviation else None,
                 reason=reasons.get(name, ""),
             )
-            for i, name in enumerate(self.names)
+            for i, name in enumerate(NAMES)
         }
 
     def unknown(self, x: Floats, jacobian: Floats, low: Floats, high: Floats) -> dict[str, str]:
@@ -240,7 +227,7 @@ class _Problem:
         position[5] = _share(x[5])
         slope = np.abs(jacobian[: len(self.levels) * len(self.which)]).max(axis=0)
         out = {}
-        for name, at, steep in zip(self.names, position.tolist(), slope.tolist(), strict=True):
+        for name, at, steep in zip(NAMES, position.tolist(), slope.tolist(), strict=True):
             if not AT_LIMIT < at < 1.0 - AT_LIMIT:
                 out[name] = f"at the {'lower' if at < 0.5 else 'upper'} end of what is allowed"
             elif not steep > 0.0:

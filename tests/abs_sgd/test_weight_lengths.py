@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from abs_sgd import workloads
-from abs_sgd.fitting import Settings, train
 from abs_sgd.gradients import FlatModel
 from abs_sgd.weight_lengths import lengths
 from abs_sgd.workloads.task import Batch, Task
@@ -84,11 +83,11 @@ def test_what_stands_before_a_normalisation_is_found_and_its_squared_norm_is_one
 def test_their_length_does_not_matter_and_steps_lengthen_them_by_pythagoras() -> None:
     data = batches()
     task, model = task_of(data[0]), net()
-    before = float(task.loss_sum(model, data[0]))
+    before = task.loss_sum(model, data[0]).item()
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.mul_(3.0 if name in NORMALISED else 1.0)
-    assert float(task.loss_sum(model, data[0])) == pytest.approx(before, rel=1e-3)  # the norm's ε is not nothing
+    assert task.loss_sum(model, data[0]).item() == pytest.approx(before, rel=1e-3)  # the norm's ε is not nothing
     points, gradients = places(data, 2, 0.5)
     for name in NORMALISED:
         now, then, g = parts(points[1])[name], parts(points[0])[name], parts(gradients[0])[name]
@@ -101,28 +100,3 @@ def test_a_network_without_normalisations_has_none() -> None:
     points = [FlatModel(task.make_model(seed)).parameters_P for seed in range(3)]
     found = lengths(task, points, [task.batch(np.arange(32), 0), task.batch(np.arange(32, 64), 0)])
     assert found.square is None and found.ratios == (1.0, 1.0, 1.0)
-
-
-def test_late_gradients_are_those_of_the_update_before() -> None:
-    """On f(x) = ½ h x² the loss of a run one update late obeys x_{k+1} = x_k - lr h x_{k-1}."""
-
-    class Point(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.x = nn.Parameter(torch.ones(1, dtype=torch.float64))
-
-    h, lr = 0.5, 0.4
-    task = replace(
-        workloads.get("digits-mlp"),
-        make_model=lambda seed: Point(),
-        batch=lambda numbers, seed: (torch.zeros(len(numbers)), torch.zeros(len(numbers))),
-        loss_sum=lambda m, batch: 0.5 * h * m.x.square().sum() * len(batch[1]),
-        evaluate=lambda m: float(0.5 * h * m.x.square().sum()),
-        evaluate_every_samples=2,
-    )
-    settings = Settings(batches=(2, 4), learning_rates=(lr,), momentum=0.0, samples=16, target_loss=1e-9).of(task)
-    run = train(task, 2, lr, settings, seed=0, delay=1)
-    x = [1.0, 1.0]
-    for _ in range(8):
-        x.append(x[-1] - lr * h * x[-2])
-    np.testing.assert_allclose(run.loss, 0.5 * h * np.array(x[1:]) ** 2, rtol=1e-12)

@@ -11,6 +11,7 @@ from small_clusters import SMALL, small
 
 from hetsim import load_profile
 from hetsim.algorithms import make, registry
+from hetsim.algorithms.local_sgd import LocalSgd
 from hetsim.cluster import Cluster
 from hetsim.compare import task_of
 from hetsim.contest import FAIR, MOST, PATIENCE, first_length
