@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from explorer_in_browser import Visit, chromium, served, why_not
+from explorer_in_browser import ROOT, Visit, chromium, served, why_not
 
 from hetsim import archives, export
 from hetsim.webapp import HERE, PAGES
@@ -198,3 +200,13 @@ def test_what_is_looked_for_is_found(browser: Any) -> None:
     assert "cut off: is cut off in its box" in found and "cut off in a figure: leaves the figure" in found
     assert "on top of each other in a figure: one label and another label" in found
     assert "can be scrolled to" not in found and "is not seen" not in found
+
+
+@pytest.mark.slow
+def test_the_readmes_pictures_are_made_by_their_command(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(ROOT / "docs" / "pictures.py"), "--quick", "-o", str(tmp_path)], check=True)
+    for name in ("explorer.png", "timeline.png"):
+        for place in (tmp_path, ROOT / "docs" / "images"):
+            data = (place / name).read_bytes()
+            assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 300_000
+        assert f"(docs/images/{name})" in (ROOT / "README.md").read_text(encoding="utf-8")
