@@ -27,10 +27,12 @@ def main() -> None:
     """One run of the app, as streamlit asks for it at every change: navigation, the link's view, the page."""
     import streamlit as st
 
-    from hetsim.webapp import session
+    from hetsim.webapp import options, session
 
     # An icon of streamlit's own would be fetched from elsewhere.
     st.set_page_config(page_title="hetsim", page_icon=str(HERE / "icon.svg"), layout="wide")
+    if st.context.theme.type == "dark":
+        st.html(options.DARK_STYLE)
     session.restore()
     there = [(name, title, icon) for name, title, icon in PAGES if (HERE / f"{name}.py").is_file()]
     pages = [

@@ -143,9 +143,10 @@ class Visit:
         self.size(width, min(max(height, 800), 6000))
 
     def faults(self) -> list[str]:
-        """What is wider than the screen, cut off, or on top of something else."""
+        """What is wider than the screen, cut off, on top of something else, or hard to read."""
         found: list[str] = self.page.evaluate(FAULTS)
-        return found
+        pale: list[str] = self.page.evaluate(PALE)
+        return found + pale
 
     def keep(self, name: str) -> None:
         """A picture to look at, where HETSIM_TEST_PICTURES names a folder."""
@@ -185,6 +186,30 @@ FAULTS = """() => {
       const over = [Math.min(a.right, b.right) - Math.max(a.left, b.left), Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top)];
       if (Math.min(...over) > 2) out.push(`on top of each other in a figure: ${one} and ${other}`);
     }));
+  }
+  return out;
+}"""
+
+# Contrast of text by WCAG 2.2: 4.5 : 1, of large text 3 : 1. Left out: what is disabled, colours of program text, and the numbers above
+# sliders, which are not on what they are inside of.
+PALE = """() => {
+  const out = [], LEFT_OUT = '[data-testid=stIconMaterial], [disabled], [aria-disabled=true], pre, [data-testid=stSliderThumbValue], svg';
+  const parts = text => { const n = text.match(/[\\d.]+/g).map(Number);
+    return text.startsWith('color(') ? [n[0] * 255, n[1] * 255, n[2] * 255, n[3] ?? 1] : [n[0], n[1], n[2], n[3] ?? 1]; };
+  const over = (top, below) => [0, 1, 2].map(i => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+  const linear = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = c => 0.2126 * linear(c[0]) + 0.7152 * linear(c[1]) + 0.0722 * linear(c[2]);
+  const chain = e => e ? [e, ...chain(e.parentElement)] : [];
+  for (const e of document.querySelectorAll('[data-testid=stMain] *, [data-testid=stSidebar] *')) {
+    const said = [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.textContent.trim()).join(' ').trim();
+    if (!said || e.closest(LEFT_OUT) || !e.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})) continue;
+    const style = getComputedStyle(e), around = chain(e).map(x => getComputedStyle(x));
+    const paper = around.map(s => parts(s.backgroundColor)).reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]);
+    const ink = parts(style.color);
+    ink[3] *= around.reduce((product, s) => product * s.opacity, 1);
+    const [low, high] = [light(over(ink, paper)), light(paper)].sort((a, b) => a - b), ratio = (high + 0.05) / (low + 0.05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    if (ratio < (large ? 3 : 4.5)) out.push(`hard to read (${ratio.toFixed(1)} : 1): ${said.slice(0, 60)}`);
   }
   return out;
 }"""

@@ -184,6 +184,8 @@ BAD = """
   <p style="overflow: hidden; width: 40px; white-space: nowrap">is cut off in its box</p>
   <div style="overflow-x: auto"><p style="width: 2000px">can be scrolled to</p></div>
   <p style="visibility: hidden; width: 2000px">is not seen</p>
+  <p style="color: #999">is pale</p><p style="color: #999; font-size: 30px">is pale and large: 2.8</p>
+  <p style="color: #888; font-size: 30px">is large enough</p>
   <div class="js-plotly-plot" style="width: 200px"><svg width="200" height="60">
     <text class="legendtext" x="10" y="20">one label</text><text class="legendtext" x="20" y="22">another label</text>
     <text class="xtitle" x="150" y="50">leaves the figure</text>
@@ -199,6 +201,8 @@ def test_what_is_looked_for_is_found(browser: Any) -> None:
     assert "wide on a screen of 390" in found and "off the screen: sticks out of the page" in found
     assert "cut off: is cut off in its box" in found and "cut off in a figure: leaves the figure" in found
     assert "on top of each other in a figure: one label and another label" in found
+    assert "hard to read (2.8 : 1): is pale\n" in found + "\n" and "is pale and large" in found
+    assert "is large enough" not in found
     assert "can be scrolled to" not in found and "is not seen" not in found
 
 
