@@ -48,13 +48,14 @@ def plan(
       hetsim plan my.yaml -a s-sgd -a lb-bsp      # choose between these
     """
     from hetsim.plan import plan as run
+    from hetsim.plan_copy import command_words, copy, read_batches
 
     loaded = arg.read_profile(profile, overrides)
     with progress_bar("trying algorithms") as advance:
         found = run(
             loaded,
             algorithm,
-            batches=whole_numbers(batches),
+            batches=read_batches(batches),
             predictor=predictor,
             seed=seed,
             jobs=jobs,
@@ -66,7 +67,7 @@ def plan(
     from hetsim.cli import plans
 
     emit_rich(*plans.before(found))
-    emit("\n".join(["\nto copy:", *plans.copy(found, plans.command_words(profile, overrides))]))
+    emit("\n".join(["\nto copy:", *copy(found, command_words(profile, overrides))]))
     emit_rich(*plans.after(found))
 
 
@@ -116,13 +117,3 @@ def diff(
     from hetsim.cli import diffs
 
     emit_rich(*diffs.diff(found))
-
-
-def whole_numbers(text: str | None) -> list[int] | None:
-    """`512,1024` as numbers."""
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 10**9 for part in parts):
-        raise UsageError(f"--batches {text}: whole numbers of samples, at least 1, with commas between them")
-    return [int(part) for part in parts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from hetsim.plan import Alternative, Plan, Share
 
 MOST_ALTERNATIVES = 12
-DIGITS = 4  # of a loss weight: off by less than a sample in a thousand
 
 
 def before(p: Plan) -> list[Any]:
@@ -79,39 +77,6 @@ def shares(workers: Sequence[Share], split: str) -> Any:
     if len(workers) > MOST_WORKERS:
         table.add_row("", f"and {len(workers) - MOST_WORKERS:,} more: --json", "", "", "", "", "")
     return table
-
-
-def command_words(profile: str, overrides: Sequence[str] | None) -> str:
-    """What was planned for, to be typed again."""
-    words = [profile]
-    for override in overrides or ():
-        words += ["--set", override]
-    return shlex.join(words)
-
-
-def copy(p: Plan, given: str) -> list[str]:
-    """Lines for a script and for a shell; never wrapped."""
-    lines = []
-    if p.split != "open":
-        batches = [round(share.batch_samples) for share in p.workers]
-        lines = [
-            f"batch = {batches}  # samples of each rank and update",
-            f"accumulate = {[round(share.passes) for share in p.workers]}  # passes of a rank's batch",
-        ]
-        if len(set(batches)) > 1:
-            weights = [round(share.loss_weight, DIGITS) for share in p.workers]
-            lines.append(f"loss_weight = {weights}  # × a rank's mean loss under DDP")
-    else:
-        lines = [f"micro_batch = {[share.pass_samples for share in p.workers]}  # samples of each rank's pass"]
-    words = [given, "-a", shlex.quote(p.label), *(f"--set {path}={value}" for path, value in p.overrides.items())]
-    arguments = " ".join(words)
-    lines.append(f"hetsim simulate {arguments}")
-    from hetsim.algorithms import get
-
-    kind = get(p.algorithm)
-    if kind.live is True and not kind.has_server:
-        lines.append(f"torchrun --nproc-per-node {len(p.workers)} -m abs_sgd {arguments} -o run")
-    return lines
 
 
 def alternatives(found: Sequence[Alternative]) -> Any:

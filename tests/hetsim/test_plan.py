@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from hetsim.candidates import candidates
-from hetsim.cli.plans import command_words, copy
 from hetsim.cluster import Profile, load_profile
 from hetsim.cluster.spec import Worker
 from hetsim.compute import pass_model, passes
 from hetsim.errors import SimulationError, UsageError
 from hetsim.plan import Plan, choose, clearly_slower, plan, simplicity
+from hetsim.plan_copy import command_words, copy
 from hetsim.simulate import simulate
 
 TWO_AND_TWO = """
