@@ -93,6 +93,12 @@ def noise_of(beta: float, policy: Policy) -> Floats:
     return np.array([-size, 1.0, -own * size, 1.0])
 
 
+def spread_of(beta: float, policy: Policy, q: Floats) -> Floats:
+    """Second moments of the noise of one update, in lr²·c/B: of the gradient, and of the point where shares change."""
+    size = 1.0 + beta if policy.nesterov else 1.0
+    return np.outer(q, q) + policy.jump * size**2 * np.outer(P, P)
+
+
 def largest_stable(beta: float, policy: Policy) -> float:
     """Largest a at which no eigenvalue leaves the unit circle, going up from 0."""
 
@@ -100,12 +106,12 @@ def largest_stable(beta: float, policy: Policy) -> float:
         return float(np.abs(np.linalg.eigvals(matrix_of(a, beta, policy))).max()) <= 1.0 + 1e-9
 
     grid = np.linspace(0.0, 4.2, 2000)[1:].tolist()
-    high = next(a for a in grid if not stable(a))
+    high: float = next(a for a in grid if not stable(a))
     low = high - (grid[1] - grid[0])
     for _ in range(30):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if stable(middle) else (low, middle)
-    return low
+    return float(low)
 
 
 def updates_to(model: Quadratic, lr: float, beta: float, batch: int, policy: Policy) -> float:
@@ -113,9 +119,7 @@ def updates_to(model: Quadratic, lr: float, beta: float, batch: int, policy: Pol
     m = np.stack([matrix_of(lr * h, beta, policy) for h in model.h])
     if np.abs(np.linalg.eigvals(m)).max() > 1.0 + 1e-9:
         return math.inf
-    q = noise_of(beta, policy)
-    spread = np.outer(q, q) + policy.jump * (moves(beta, policy.nesterov, X)[0] ** 2) * np.outer(P, P)
-    noise = (lr**2 * model.c / batch)[:, None, None] * spread
+    noise = (lr**2 * model.c / batch)[:, None, None] * spread_of(beta, policy, noise_of(beta, policy))
     start = X + P  # velocity and last gradient are zero, the first gradient is taken at x_0
     s = model.start[:, None, None] * np.outer(start, start)
     maps = [(m, noise)]
