@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from delayed_training import Bench, Cell, Method, Trained, half_resolution
+from delayed_training import Bench, Cell, Method, Trained, half_resolution, schedule_of
 from rich.console import Console
 from rich.table import Table
 
@@ -274,6 +274,7 @@ def row(study: Study, method: Method) -> list[str] | None:
     rate, bench = study.best(method), study.bench
     if rate is None:
         return None
+    batch = float(schedule_of(method, 0, bench.max_samples).updates.samples.mean())
     runs = [bench.kept(Cell(method=method, rate=rate, seed=s)) for s in range(study.seeds)]
     known = [run for run in runs if run is not None]
     taken = [bench.samples_to(run, bench.target) for run in known]
@@ -283,6 +284,7 @@ def row(study: Study, method: Method) -> list[str] | None:
         f"{method.momentum:g}",
         str(method.workers),
         method.shares,
+        f"{batch:.0f}",
         f"{rate:g}",
         number(median(taken), 0),
     ]

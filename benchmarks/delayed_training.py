@@ -41,7 +41,6 @@ WANDER = (
     0.7,
     20.0,
 )  # deviation of a log speed, its correlation from one piece to the next, seconds (updates) a piece
-OPEN_SHARE = 0.84  # of the batch, as target of open batches: workers go on for what is under way, and the mean comes to 123 to 136 for 128
 PIECE, PIECES = 125, 16  # CIFAR-10's test loss, in turns over 2,000 pictures
 SEED_STRIDE = 1_000_003
 DIVERGED = 1e9  # stands for a loss that is no number, in files
@@ -115,12 +114,26 @@ def profile_text(workers: int, shares: Shares, batch: int, max_samples: int) -> 
     return "\n".join(lines) + "\n"
 
 
+@functools.cache
+def open_target(workers: int, shares: Shares, batch: int, updates: int = 200) -> int:
+    """The target of open batches whose mean is nearest to the batch: workers go on for what is under way, so it lies below."""
+    cluster = load_profile(profile_text(workers, shares, batch, updates * batch)).cluster()
+
+    def off(target: int) -> float:
+        algorithm = make("abs-sgd", {"trigger": "target_batch", "target_batch": target})
+        schedule = simulate(cluster, algorithm, seed=0, verify=False).schedule
+        return abs(float(schedule.updates.samples.mean()) - batch)
+
+    step = max(1, batch // 16)
+    return min(range(step, batch + 1, step), key=off)
+
+
 def schedule_of(method: Method, seed: int, max_samples: int) -> Schedule:
     """The method on its cluster."""
     cluster = load_profile(profile_text(method.workers, method.shares, method.batch, max_samples)).cluster()
     options: dict[str, Any] = dict(method.options)
     if method.algorithm == "abs-sgd":
-        options |= {"trigger": "target_batch", "target_batch": round(OPEN_SHARE * method.batch)}
+        options |= {"trigger": "target_batch", "target_batch": open_target(method.workers, method.shares, method.batch)}
     return simulate(cluster, make(method.algorithm, options), seed=SEED_STRIDE * seed, verify=False).schedule
 
 
