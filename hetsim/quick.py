@@ -5,7 +5,8 @@
 3. learning rate and momentum are the profile's own, given ones, or tuned as in a sweep
 
 What changes while it runs (events, traces, warm-up, noise that depends on the loss, other predictors) has no steady state and is followed
-update by update, as `compare` does it.
+update by update, as `compare` does it. An algorithm without a known steady state on a steady cluster (delays beyond a pattern's length,
+replicas with steps of their own) is judged over the simulated updates alone, and `assumptions` say so.
 """
 
 from __future__ import annotations
@@ -22,20 +23,16 @@ from hetsim.contest import Entry, Task, follow
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
 from hetsim.convergence.stability import Caution
+from hetsim.known_period import WITHIN, run_of
 from hetsim.labels import Contender, contenders, parse
 from hetsim.schedule.table import Schedule
-from hetsim.simulate import Result, simulate
+from hetsim.simulate import Result
 from hetsim.steady_curve import curve_of
-from hetsim.steady_run import STEADY, Short, SteadyRun, first_updates, is_short
-from hetsim.tuning import Tuned, takes_target
+from hetsim.steady_run import STEADY, Short, SteadyRun, is_short
+from hetsim.tuning import Tuned, crossing, end_of, takes_target
 from hetsim.verdict import fastest, rival_of
 
-WITHIN = 0.01  # ± share of the period that is good enough
 BEYOND = 1.1  # curves go on for a tenth after the target, as tuned ones do in `compare`
-WORK = (
-    8_000  # updates times workers that are simulated at most, unless the first try has more [our choice]: half a second
-)
-GROWTH = (1.5, 8.0)  # the next try is at least and at most this many times as long [our choice]
 LEAD = 0.05  # [our choice] what a lead must exceed beside the errors of the periods: what a steady state misses (docs/sweeps.md)
 
 Progress = Callable[[str, int, int], None]
@@ -75,9 +72,12 @@ def quick(
     tries = _tries(task, chosen, wanted, seed, progress)
     best_s = min((t.seconds for t in tries), default=math.inf)
     entries = [t.entry(task, best_s) for t in tries]
-    rows = rows_of(task, chosen, entries, [[entry.crossing] for entry in entries], 1)
+    rows = tuple(
+        one.paced(row)
+        for one, row in zip(tries, rows_of(task, chosen, entries, [[e.crossing] for e in entries], 1), strict=True)
+    )
     winner = clear_lead(rows)
-    long = [c.label for c, t in zip(chosen, tries, strict=True) if isinstance(t, _Long)]
+    long = {c.label: t.to_the_end for c, t in zip(chosen, tries, strict=True) if isinstance(t, _Long)}
     stated = _assumptions(rows, long, own if own in wanted else None)
     return assemble(
         task, chosen, entries, rows, (seed,), winner, method=QUICK, warnings=_warnings(rows), assumptions=stated
@@ -101,6 +101,17 @@ class _Steady:
             return self
         return replace(self, found=self.run.follow(seed, setting, best_s) or self.found)
 
+    def paced(self, row: Row) -> Row:
+        """The row with the pace by which its seconds are found."""
+        line = self.run.line
+        return replace(
+            row,
+            update_period_s=line.s_per_point,
+            mean_batch_samples=line.samples_per_point,
+            samples_per_s=line.samples_per_point / line.s_per_point,
+            period_error=line.error,
+        )
+
     def entry(self, task: Task, best_s: float) -> Entry:
         """Followed as far as `compare` would."""
         run, found = self.run, self.found
@@ -120,13 +131,17 @@ class _Steady:
 
 @dataclass(frozen=True, eq=False)
 class _Long:
-    """An algorithm followed update by update."""
+    """An algorithm followed update by update; not `to_the_end` where only what was simulated to know its period is judged."""
 
     followed: Entry
+    to_the_end: bool = True
 
     @property
     def seconds(self) -> float:
         return math.inf if self.followed.crossing is None else self.followed.crossing.seconds
+
+    def paced(self, row: Row) -> Row:
+        return row
 
     def entry(self, task: Task, best_s: float) -> Entry:
         return self.followed
@@ -150,10 +165,13 @@ def _tries(
     if is_short(task.cluster, task.model().name):
         text = "" if isinstance(task.source, Cluster) else task.source.to_yaml()
         for i, contender in enumerate(chosen):
-            run = SteadyRun.of(task, until_known(task.cluster, contender, seed, text))
+            result = run_of(task.cluster, contender, seed, text)
+            run = SteadyRun.of(task, result)
             short = None if run is None else run.follow(seed, wanted[i])
             if run is not None and short is not None:
                 complete(i, _Steady(run, short))
+            else:
+                complete(i, _begun(task, result, wanted[i], seed))
         best_s = min((one.seconds for one in found.values()), default=math.inf)
         found |= {i: one.further(wanted[i], seed, best_s) for i, one in found.items() if isinstance(one, _Steady)}
     for i, contender in enumerate(chosen):
@@ -163,20 +181,17 @@ def _tries(
     return [found[i] for i in range(len(chosen))]
 
 
-def until_known(cluster: Cluster, contender: Contender, seed: int, profile_yaml: str = "") -> Result:
-    """One algorithm simulated until its period is known within `WITHIN`, or as far as `WORK` goes; its Schedule carries the profile."""
-    algorithm = contender.algorithm(cluster.options)
-    updates = first_updates(algorithm)
-    most = max(updates, WORK // cluster.n)
-    while True:
-        result = simulate(cluster, algorithm, seed=seed, updates=updates, verify=False)
-        header = replace(result.schedule.header, profile_yaml=profile_yaml)
-        result = Result(replace(result.schedule, header=header), cluster, algorithm, seed)
-        error = result.timing.period_error
-        if error is None or error <= WITHIN or updates >= most:
-            return result
-        least, largest = GROWTH
-        updates = min(most, math.ceil(updates * min(max(1.2 * (error / WITHIN) ** 2, least), largest)))
+def _begun(task: Task, result: Result, setting: Setting | None, seed: int) -> _Long:
+    """What was simulated alone, at the given setting or the profile's own."""
+    model, schedule = task.model(), result.schedule
+    setting = setting or Setting.of(task.cluster.training)
+    (curve,) = model.curves(schedule, task.cluster, [setting], seed=seed)
+    met = crossing(curve, task.target, end_of(schedule))
+    tuned = Tuned(setting=setting, curve=curve, crossing=met)
+    end_s = float(curve.time_s[-1])
+    return _Long(
+        Entry(result=result, tuned=tuned, crossing=met, tried_samples=end_of(schedule), tried_s=end_s), to_the_end=False
+    )
 
 
 def _long(task: Task, contender: Contender, setting: Setting | None, seed: int, best_s: float) -> _Long:
@@ -237,7 +252,7 @@ def _warnings(rows: Sequence[Row]) -> list[Caution]:
     ]
 
 
-def _assumptions(rows: Sequence[Row], long: Sequence[str], own: Setting | None) -> list[str]:
+def _assumptions(rows: Sequence[Row], long: Mapping[str, bool], own: Setting | None) -> list[str]:
     """What a reader must know beside what the predictor says."""
     steady = [row for row in rows if row.name not in long]
     out = []
@@ -254,6 +269,8 @@ def _assumptions(rows: Sequence[Row], long: Sequence[str], own: Setting | None) 
         out.append(
             f"Learning rate {own.learning_rate:g} and momentum {own.momentum:g} are the profile's own and not tuned."
         )
-    if long:
-        out.append(f"Without a known steady state, and so followed update by update: {', '.join(long)}.")
+    for to_the_end, how in ((True, "update by update"), (False, "over a few hundred updates only")):
+        labels = [label for label, whole in long.items() if whole == to_the_end]
+        if labels:
+            out.append(f"Without a known steady state, and so followed {how}: {', '.join(labels)}.")
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import metadata
 from typing import Any
 
@@ -20,13 +20,19 @@ from hetsim.schedule.table import Header, Schedule
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
-    out = {}
+    return dict(_versions())
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Read once: looking for a package's metadata takes a millisecond."""
+    out = []
     for package in ("hetsim", "simpy", "numpy"):
         try:
-            out[package] = metadata.version(package)
+            out.append((package, metadata.version(package)))
         except metadata.PackageNotFoundError:  # run from a checkout
-            out[package] = "0+unknown"
-    return out
+            out.append((package, "0+unknown"))
+    return tuple(out)
 
 
 class Result:

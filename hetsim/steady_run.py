@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hetsim.algorithms.base import Algorithm
+from hetsim.batch_means import relative_error
 from hetsim.cluster.spec import Cluster
 from hetsim.contest import FAIR, MOST, PATIENCE, Task, first_length
 from hetsim.convergence.constants import constants_of
@@ -182,13 +183,14 @@ def steady_window(points: Progress, cluster: Cluster) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Seconds and samples of later points, by the means of the window from its end on."""
+    """Seconds and samples of later points, by the means of the window from its end on; `error`: ± share of the seconds per point."""
 
     point: int
     at_s: float
     at_samples: float
     s_per_point: float
     samples_per_point: float
+    error: float | None
 
     @classmethod
     def through(cls, points: Progress, window: tuple[int, int]) -> Line:
@@ -202,6 +204,7 @@ class Line:
             at_samples=float(samples[end]),
             s_per_point=float(seconds[end] - seconds[begin]) / (end - begin),
             samples_per_point=float(samples[end] - samples[begin]) / (end - begin),
+            error=relative_error(seconds[begin : end + 1]),
         )
 
     def crossing(self, updates: float) -> Crossing:

@@ -7,7 +7,6 @@ most algorithms are tuned once.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +20,7 @@ from hetsim.convergence.nqm import JOINT_NODES
 from hetsim.convergence.predictor import Setting
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.steady import Steady
+from hetsim.kept import Kept
 from hetsim.tuning import COARSE, EXTENSION, FINE, LOWEST, STEP, TRIES, momenta
 
 KEPT = 4096  # tunings kept per process [our choice]
@@ -42,20 +42,14 @@ class Found:
 
 
 Score = tuple[tuple[float, float, float, float], Setting]
-_tunings: OrderedDict[tuple[object, ...], Found | None] = OrderedDict()
+_tunings: Kept[Found | None] = Kept(KEPT)
 
 
 def tuned(steady: Steady, cluster: Cluster, known: WorkloadConstants, ratio: float, most: float) -> Found | None:
     """The setting that is at the target soonest, else the one with the lowest loss, and its updates; by the grid of `hetsim.tuning`."""
     octaves = math.ceil(math.log2(max(most, 1.0)))
     key = (steady.key, known, ratio, momenta(cluster), octaves)
-    if key in _tunings:
-        _tunings.move_to_end(key)
-    else:
-        _tunings[key] = _Search(steady, known, ratio, 2.0**octaves).run(momenta(cluster))
-        if len(_tunings) > KEPT:
-            _tunings.popitem(last=False)
-    return _tunings[key]
+    return _tunings.get(key, lambda: _Search(steady, known, ratio, 2.0**octaves).run(momenta(cluster)))
 
 
 def at(steady: Steady, known: WorkloadConstants, ratio: float, most: float, setting: Setting) -> Found | None:

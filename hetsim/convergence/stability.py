@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,7 @@ def transition(
     return np.stack((x - u, u, p, np.array([0.0, 0.0, a, 0.0])))
 
 
+@lru_cache(maxsize=1024)  # some hundred eigenvalue problems, asked for again by every row
 def largest_stable_at(
     momentum: float, point: PointRule, scale: float = 1.0, *, delay: int = 1, several: bool = False
 ) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +16,10 @@ from hetsim.cluster import Cluster
 from hetsim.compare import Comparison, compare, task_of
 from hetsim.comparison import FULL, QUICK
 from hetsim.convergence.predictor import Setting
+from hetsim.kept import Kept
+from hetsim.known_period import WITHIN, _schedules
 from hetsim.labels import parse
-from hetsim.quick import WITHIN, quick
+from hetsim.quick import quick
 from hetsim.simulate import simulate
 from hetsim.steady_curve import dense
 
@@ -68,7 +71,10 @@ def test_a_curve_is_that_of_the_whole_run(label: str) -> None:
     inside = (curve.updates > 0) & (curve.updates < len(whole.loss) - 2)
     assert inside.sum() > 20
     at = curve.updates[inside]
-    if label == "asgd":  # the loss goes up and down with the delays; what is not simulated follows its lower envelope
+    if label in (
+        "asgd",
+        "abs-sgd",
+    ):  # the loss goes up and down within a pattern; what is not simulated follows its lower envelope
         simulated = len(c.runs[label].schedule.updates)
         early, late_ones = at <= simulated // 2, at > simulated
         assert early.any() and late_ones.any()
@@ -144,3 +150,35 @@ def test_progress_names_every_algorithm_once() -> None:
     quick(small(target_loss=0.9), ["s-sgd", "abs-sgd"], progress=lambda *step: seen.append(step))
     assert sorted(label for label, _, _ in seen) == ["abs-sgd", "s-sgd"]
     assert [step[1:] for step in seen] == [(1, 2), (2, 2)]
+
+
+def test_schedules_that_are_kept_change_nothing_but_what_is_asked() -> None:
+    cluster = small(target_loss=0.9)
+    _schedules.clear()
+    fresh = quick(cluster, ["abs-sgd", "asgd"])
+    other = replace(cluster, training=replace(cluster.training, learning_rate=0.02, micro_batch_samples=16))
+    assert quick(other, ["abs-sgd"])["abs-sgd"].mean_batch_samples != fresh["abs-sgd"].mean_batch_samples
+    assert quick(cluster, ["abs-sgd", "asgd"]).to_json() == fresh.to_json()
+    slower = replace(cluster, training=replace(cluster.training, learning_rate=0.01))
+    kept = len(_schedules)
+    assert quick(slower, ["abs-sgd"]).runs["abs-sgd"].cluster is slower and len(_schedules) == kept
+
+
+def test_delays_beyond_a_pattern_are_not_followed_and_it_says_so() -> None:
+    workers = "  - {name: fast, samples_per_s: 100000, count: 3}\n  - {name: slow, samples_per_s: 20}\n"
+    cluster = small(workers, target_loss=0.01)
+    c = quick(cluster, ["s-sgd", "asgd"])
+    assert any("few hundred updates only: asgd" in sentence for sentence in c.assumptions)
+    assert c["asgd"].seconds == math.inf and len(c.curves["asgd"].loss) == len(c.runs["asgd"].schedule.updates) + 1
+
+
+def test_what_was_asked_for_last_is_kept() -> None:
+    kept: Kept[int] = Kept(2)
+    made = []
+
+    def make(key: int) -> int:
+        made.append(key)
+        return 10 * key
+
+    assert [kept.get(key, partial(make, key)) for key in (1, 2, 1, 3, 1, 2)] == [10, 20, 10, 30, 10, 20]
+    assert made == [1, 2, 3, 2] and len(kept) == 2
