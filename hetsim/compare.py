@@ -82,7 +82,7 @@ def assemble(
     warnings: Sequence[Caution] = (),
     assumptions: Sequence[str] = (),
 ) -> Comparison:
-    """The comparison of these rows, with what there is to warn of; further warnings and assumptions come first."""
+    """The comparison of these rows, with what there is to warn of; further warnings come first, further assumptions last."""
     return Comparison(
         profile=task.cluster.name,
         seed=seeds[0],
@@ -94,7 +94,7 @@ def assemble(
         winner=None if winner is None else winner.name,
         coverage=coverage(len(seeds)),
         warnings=unique([*warnings, *_warnings(chosen, entries, rows)]),
-        assumptions=tuple(dict.fromkeys([*assumptions, *_assumptions(entries)])),
+        assumptions=tuple(dict.fromkeys([*_assumptions(entries), *assumptions])),
         algorithms=rows,
         speeds={w.name: w.speed_source for w in task.cluster.workers},
         tariffs=tariffs(task.cluster),

@@ -258,7 +258,7 @@ def _assumptions(rows: Sequence[Row], long: Mapping[str, bool], own: Setting | N
     out = []
     if steady:
         out.append(
-            "Quick: one seed; runs are simulated until their period is known and extended from their steady state, so that a lead of "
+            "One seed; runs are simulated until their period is known and extended from their steady state, so that a lead of "
             f"less than {100 * LEAD:.0f} % says nothing."
         )
     errors = [(row.period_error, row.name) for row in steady if row.period_error is not None]

@@ -9,6 +9,7 @@ import typer
 
 from hetsim.cli import arguments as arg
 from hetsim.cli.terminal import emit_json, emit_rich, out, progress_bar, say
+from hetsim.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +31,14 @@ def compare(
     ),
     seed: arg.Seed = 0,
     jobs: int | None = typer.Option(None, "--jobs", "-j", min=1, metavar="N", help="Processes. Default: one per CPU."),
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            metavar=arg.FLAG,
+            help="About a second: one seed, runs extended from their steady state; says how well periods are known.",
+        ),
+    ] = False,
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
     output: arg.Output = None,
@@ -40,6 +49,7 @@ def compare(
     \b
     Examples:
       hetsim compare
+      hetsim compare mixed-gpu-8 --quick
       hetsim compare mixed-gpu-8 -o results      # results/report.html to send on
       hetsim compare my.yaml -a s-sgd -a abs-sgd -a abs-sgd:compute_point=current
       hetsim compare --set workers.d.gpu=V100 --set training.seeds=9 --json
@@ -48,12 +58,27 @@ def compare(
     from hetsim.cli.preview import Preview
     from hetsim.compare import compare as run
 
+    if quick and jobs is not None:
+        raise UsageError("--quick computes in one process; leave out --jobs")
     folder = writing.check_folder(output, force)
     loaded = arg.read_profile(profile, overrides)
-    with Preview(loaded, algorithm, seed) as preview:
-        found = run(loaded, algorithm, predictor=predictor, seed=seed, jobs=jobs, progress=preview.done)
+    if quick:
+        from hetsim.quick import quick as run_quick
+
+        with progress_bar("quick comparison") as advance:
+            found = run_quick(
+                loaded,
+                algorithm,
+                predictor=predictor,
+                seed=seed,
+                tuned=True,
+                progress=lambda label, done, total: advance(done, total, f"quick comparison ({label} done)"),
+            )
+    else:
+        with Preview(loaded, algorithm, seed) as preview:
+            found = run(loaded, algorithm, predictor=predictor, seed=seed, jobs=jobs, progress=preview.done)
     if folder is not None:
-        command = arg.reproduce("compare", algorithm, predictor=predictor, seed=seed)
+        command = arg.reproduce("compare", algorithm, predictor=predictor, seed=seed) + (" --quick" if quick else "")
         export.write_comparison(found, folder, command=command, force=force)
         say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
     if as_json:

@@ -43,8 +43,15 @@ def comparison(c: Comparison, width: int) -> list[Any]:
     out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
     if width >= COSTED:
         out += [paragraph(*note.split(": ", 1)) for note in cost_notes(plain(c.tariffs))]
+    out += [paragraph("quick", " ".join(said))] if (said := own_assumptions(c)) else []
     out.append(paragraph("trust", trust(c)))
     return out
+
+
+def own_assumptions(c: Comparison) -> list[str]:
+    """What a comparison assumes beside its predictor: how a quick one was made."""
+    predicted = {sentence for curve in c.curves.values() for sentence in curve.assumptions}
+    return [sentence for sentence in c.assumptions if sentence not in predicted]
 
 
 def contenders(rows: Sequence[Row]) -> str:

@@ -149,6 +149,26 @@ def test_compare_json_has_what_it_promises(capsys: pytest.CaptureFixture[str]) -
     assert all(set(w) == {"code", "text"} for w in found["warnings"])
 
 
+def test_a_quick_comparison_says_what_it_is_and_its_folder_is_like_any_other(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    labels = ["-a", "s-sgd", "-a", "abs-sgd"]
+    code, out, err = run(capsys, "compare", "homogeneous-4", *labels, "--quick", "-o", tmp_path / "out")
+    assert code == 0 and "report.html" in err
+    for text in ("quick: One seed", "Periods are known within", "1 seed, no interval", "trust: predicted by nqm"):
+        assert text in " ".join(out.split()), text
+    found = document(capsys, "compare", "homogeneous-4", *labels, "--quick")
+    assert found["method"] == "quick" and all(row["period_error"] < 0.02 for row in found["algorithms"])
+    assert "--quick" in (tmp_path / "out" / "report.html").read_text()
+    code, out, err = run(capsys, "report", tmp_path / "out", "--force")
+    assert code == 0, err
+
+
+def test_quick_and_jobs_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "compare", "homogeneous-4", "--quick", "--jobs", "2")
+    assert code != 0 and "leave out --jobs" in err
+
+
 def test_compare_folder_then_report_and_replay_read_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     labels = ["-a", "s-sgd", "-a", "abs-sgd:compute_point=current"]
