@@ -62,7 +62,7 @@ def network(name: str) -> Network:
             seeds=3,
             max_samples=100_000,
             margin=1.25,
-            fit=Settings(samples=40_960, seeds=1),
+            fit=Settings(samples=40_960, seeds=2),
         )
     return Network(
         task=replace(workloads.get(name), reference_batch_samples=BATCH),

@@ -8,7 +8,7 @@ over the same settings, on the same Schedules. Training: every setting on the fi
 The predictors' constants come from runs of plain S-SGD of other batches and seeds (`hetsim fit`); nothing that is judged was fitted to.
 
 What was trained is kept in the folder, a file per Schedule, by its numeric content, and so are the fits: a run that was stopped goes on
-where it was. About 50 minutes on one core, 45 of them for CIFAR-10.
+where it was. About an hour on one core, most of it for CIFAR-10.
 """
 
 from __future__ import annotations
