@@ -57,6 +57,7 @@ class NoisyQuadratic:
             circumstances=circumstances(schedule, cluster),
             batch_samples=batch,
             critical_batch_samples=known.noise_scale.noise_scale_samples,
+            lengthens=known.nqm.weight_square is not None,
         )
 
     def curves(
@@ -144,6 +145,10 @@ def assumptions(known: WorkloadConstants, cluster: Cluster) -> tuple[str, ...]:
         "Expected loss over the gradient noise; seeds enter only through the schedule (jitter).",
         f"The model's loss is mapped to {known.initial_loss:.3g} at the start and {known.floor_loss:.3g} at the optimum.",
     ]
+    if nqm.weight_square is not None:
+        sentences.append(
+            "Weights before normalisations lengthen with every step, which slows training like a decaying learning rate."
+        )
     if cluster.training.optimizer != "sgd":
         sentences.append(f"The optimizer {cluster.training.optimizer} is treated as SGD with momentum.")
     if cluster.training.clip_norm is not None:

@@ -178,18 +178,19 @@ def cautions(
     circumstances: Circumstances = SYNCHRONOUS,
     batch_samples: float | None = None,
     critical_batch_samples: float | None = None,
+    lengthens: bool = False,
 ) -> list[Caution]:
     """Warnings for one setting: `unstable-learning-rate` beyond the bound, `learning-rate-near-bound` from 80 % of it [our choice],
-    `batch-past-critical` beyond the gradient noise scale."""
+    `batch-past-critical` beyond the gradient noise scale. `lengthens`: weights before normalisations do (`lengthening`), so that what is
+    unstable becomes slow."""
     bound, delay = circumstances.bound(momentum), circumstances.delay
     a = learning_rate * largest_curvature
     out = []
     updates = "1 update" if f"{delay:.3g}" == "1" else f"{delay:.3g} updates"
     where = f"learning rate × largest curvature = {a:.3g}, at momentum {momentum:g} and a delay of {updates},"
     if a >= bound:
-        out.append(
-            Caution("unstable-learning-rate", f"{where} is past the stability bound {bound:.3g}: expect divergence.")
-        )
+        then = "unstable until weights before normalisations have lengthened" if lengthens else "expect divergence"
+        out.append(Caution("unstable-learning-rate", f"{where} is past the stability bound {bound:.3g}: {then}."))
     elif a > 0.8 * bound:
         out.append(Caution("learning-rate-near-bound", f"{where} is close to the stability bound {bound:.3g}."))
     if batch_samples is not None and critical_batch_samples is not None and batch_samples > critical_batch_samples:

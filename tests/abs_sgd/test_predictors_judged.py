@@ -69,6 +69,7 @@ def test_errors_and_rank_correlation(judged: ModuleType) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_digits_mlp_meets_both_goals(judged: ModuleType, tmp_path: Path) -> None:
     pairs = list(judged.pairs_of(judged.network("digits-mlp"), tmp_path))
     said = judged.summary(pairs)

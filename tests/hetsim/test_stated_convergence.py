@@ -10,12 +10,14 @@ from handmade_schedule import asynchronous, local_sgd, one_update_delay, synchro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hetsim import compare, load_profile
+from hetsim import compare, load_profile, simulate
 from hetsim.cluster.spec import Training
 from hetsim.convergence.constants import constants_of
 from hetsim.convergence.joint import run_joint
+from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.operations import compile_schedule
 from hetsim.convergence.plan import plan_of
+from hetsim.convergence.predictor import Setting
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.sequence import Losses, run_sequence
 from hetsim.errors import ProfileError, UsageError
@@ -109,6 +111,21 @@ def test_stated_constants_reach_the_model() -> None:
     np.testing.assert_allclose(np.sort(quadratic.c)[::-1], 5.0 * np.sort(quadratic.h)[::-1])
     assert known.loss(known.nqm.target_ratio) == pytest.approx(0.2)
     assert known.noise_scale.min_updates == 20.0 and known.noise_scale.noise_scale_samples == 120.0
+
+
+def test_stated_weights_before_normalisations_lengthen() -> None:
+    """|w|² = 100 in the units in which ½ Σ h θ² is the loss above its floor, 2.25 at the start."""
+    cluster = load_profile(text_of(weight_square=100.0), overrides=["training.learning_rate=2.0"]).cluster()
+    quadratic = constants_of(cluster.workload).nqm.quadratic()
+    assert quadratic.lengthening == pytest.approx(2.25 / quadratic.initial_loss / 100.0)
+    schedule = simulate(cluster, "s-sgd", updates=20).schedule
+    (curve,) = NoisyQuadratic().curves(schedule, cluster, [Setting(learning_rate=0.1, momentum=0.9)])
+    assert any("lengthen" in sentence for sentence in curve.assumptions)
+    (caution,) = (
+        c for c in NoisyQuadratic().cautions(schedule, cluster, Setting(learning_rate=2.0, momentum=0.9))
+        if c.code == "unstable-learning-rate"
+    )  # fmt: skip
+    assert "until weights before normalisations have lengthened" in caution.text
 
 
 def test_compare_uses_them_and_says_so() -> None:
