@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,3 +216,54 @@ def test_the_readmes_pictures_are_made_by_their_command(tmp_path: Path) -> None:
             data = (place / name).read_bytes()
             assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 300_000
         assert f"(docs/images/{name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def validating() -> list[str]:
+    """Processes of validations that an explorer has started, by their command."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if "hetsim.cli.leashed validate" in command:
+                found.append(command)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.timeout(900)
+def test_a_validation_is_run_here_cancelled_and_left(browser: Any, base: str) -> None:
+    """Passes are paced, so this takes a machine that does little else."""
+    tab = visit(browser, base)
+    tab.page.set_default_timeout(240_000)
+    tab.go("/validate?" + urlencode(SMALL))
+    page = tab.page
+    run = page.get_by_role("button", name="Run", exact=True)
+    run.click()
+    page.get_by_text("of 30 updates").wait_for()
+    page.get_by_text("Done; what came of it is below.").wait_for()
+    assert page.get_by_text("The prediction for abs-sgd").count() == 1
+    page.get_by_text("Predicted and measured, worker by worker").click()
+    page.get_by_text("Opened: emulated-4-validation").click()
+    page.get_by_text("Measured:").wait_for()
+    turn_to(tab, "Validate")
+
+    page.get_by_role("spinbutton", name="Updates").fill("200")
+    run.click()
+    page.get_by_text("of 200 updates").wait_for()
+    assert validating()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_text("Cancelled; nothing is left of it.").wait_for()
+    assert not validating()
+
+    run.click()
+    page.get_by_text("of 200 updates").wait_for()
+    assert validating()
+    assert tab.wrong == []
+    page.context.close()  # as if the window were closed
+    end = time.monotonic() + 60
+    while validating() and time.monotonic() < end:
+        time.sleep(0.5)
+    assert not validating()
