@@ -172,6 +172,8 @@ def plain_of(state: State) -> dict[str, Any]:
         "progress": asdict(state.progress),
         "mean_gradient_P": state.mean_gradient_P,
         "mean_square_P": state.mean_square_P,
+        "outer_P": state.outer_P,
+        "outer_velocity_P": state.outer_velocity_P,
         "own_mean_P": state.own_mean_P,
     }
 

@@ -95,6 +95,8 @@ class State:
     parameters_P: Tensor
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     progress: Progress = Progress()
+    outer_P: Tensor | None = None  # the outer optimizer's parameters; None where there is none
+    outer_velocity_P: Tensor | None = None  # and its momentum; None before its first step
     mean_square_P: Tensor | None = None  # running mean of squared gradients; None where no step adapts to it
     mean_gradient_P: Tensor | None = None  # of the last update, before clipping; None where nobody predicts with it
     own_mean_P: Tensor | None = None  # of a point of damped prediction: the own gradient it was predicted with
@@ -110,6 +112,17 @@ class Compensation:
     strength: float
     taken_at_P: Tensor
     adaptive: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """A step of an outer optimizer on one of `fragments` stretches of the parameters, and the share of it that a replica takes."""
+
+    fragment: int
+    fragments: int
+    learning_rate: float
+    momentum: float
+    share: float
 
 
 class Updater:
@@ -153,6 +166,8 @@ class Updater:
             ),
             mean_gradient_P=mean_P if self.keep_mean_gradient else None,
             mean_square_P=square_P,
+            outer_P=state.outer_P,
+            outer_velocity_P=state.outer_velocity_P,
         )
 
     def _compensated(self, state: State, mean_P: Tensor, c: Compensation) -> tuple[Tensor, Tensor | None]:
@@ -292,7 +307,33 @@ class Updater:
             progress=progress,
             mean_gradient_P=own.mean_gradient_P,
             mean_square_P=own.mean_square_P,
+            outer_P=own.outer_P,
+            outer_velocity_P=own.outer_velocity_P,
         )
+
+    def outer_average(self, own: State, parts: Sequence[tuple[float, State]], outer: Outer, *, heard: int) -> State:
+        """Of one fragment: u := μu + (g - mean), g := g - lr(g - mean + μu), the replica (1-share) · own + share · g (Douillard et al.
+        2025).
+
+        g and u are the outer optimizer's parameters and momentum. `heard`: the samples to count from here on.
+        """
+        size = len(own.parameters_P)
+        here = slice(size * outer.fragment // outer.fragments, size * (outer.fragment + 1) // outer.fragments)
+        total = sum(w for w, _ in parts)
+        mean_F = torch.zeros_like(own.parameters_P[here])
+        for weight, part in parts:
+            mean_F.add_(part.parameters_P[here], alpha=weight / total)
+        assert own.outer_P is not None
+        outer_P, parameters_P = own.outer_P.clone(), own.parameters_P.clone()
+        held_P = own.outer_velocity_P
+        velocity_P = torch.zeros_like(outer_P) if held_P is None else held_P.clone()
+        moved_F = outer_P[here] - mean_F
+        velocity_P[here] = outer.momentum * velocity_P[here] + moved_F
+        outer_P[here] -= outer.learning_rate * (moved_F + outer.momentum * velocity_P[here])
+        parameters_P[here] = (1.0 - outer.share) * parameters_P[here] + outer.share * outer_P[here]
+        updates = max([own.progress.updates, *(p.progress.updates for _, p in parts)])
+        progress = replace(own.progress, updates=updates, samples=heard, averaged_samples=heard)
+        return replace(own, parameters_P=parameters_P, progress=progress, outer_P=outer_P, outer_velocity_P=velocity_P)
 
     def _mean(self, sum_P: Tensor, divisor: float) -> Tensor:
         return sum_P / divisor

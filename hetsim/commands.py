@@ -13,13 +13,13 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | command                              | meaning                                                                    | result                         |
 |--------------------------------------|----------------------------------------------------------------------------|--------------------------------|
 | compute(n, stream)                   | gradient **sum** over the next n samples at the worker's compute point, added to its accumulator; `stream`: an all-reduce with `stream` follows, and this pass feeds it bucket by bucket | Computed(samples, seconds); samples < n where an epoch or the data ends, 0 = no data left |
-| all_reduce(what, weight, gather, group, stream, quorum, trigger, at_once) | start a non-blocking collective: "gradients" (takes and clears the accumulator) or "parameters"; small tuples ride along and come back from everybody; with `quorum` it starts once so many workers with samples have joined, with `trigger` once that rank has, and takes what the accumulators of the others hold; who joins at that instant is in it, unless it starts `at_once` | handle |
+| all_reduce(what, weight, gather, group, stream, quorum, trigger, at_once, fragment) | start a non-blocking collective: "gradients" (takes and clears the accumulator) or "parameters"; small tuples ride along and come back from everybody; with `quorum` it starts once so many workers with samples have joined, with `trigger` once that rank has, and takes what the accumulators of the others hold; who joins at that instant is in it, unless it starts `at_once`; `fragment` (i, of so many): a part of the parameters, as much less on the wire | handle |
 | missed()                             | the worker's next collective if it has started without it, to be waited for and applied | handle / None |
 | poll(h) / wait(h)                    | complete yet? / block until complete                                       | bool / Reduced                 |
 | apply(h, scale, divisor, compensation, adaptive) | optimizer step on the reduced sum over the total count (or `divisor`); with `compensation` λ on g + λ g⊙g⊙(x - x̄), x̄ where the gradient was taken | update number |
 | step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
 | predict(h)                           | move the compute point to where the algorithm's `compute_point` says the next gradient belongs | None          |
-| merge(h, weight, anchored)           | replica := mix of itself and the reduced parameters                        | None                           |
+| merge(h, weight, anchored, outer)    | replica := mix of itself and the reduced parameters, or with `outer` of what an outer optimizer makes of the fragment that was reduced | None |
 | exchange(peer) / over()              | average the replica with another worker's as both are once the transfer is through, whatever the other does meanwhile / are as many exchanges made as the run is for? | handle / bool |
 | push() / pull()                      | send the accumulator to the server / ask for its parameters                | handle                         |
 | receive() / reply(m)                 | server: next message in order of arrival / answer a pull                   | Message / None                 |
@@ -103,6 +103,7 @@ class AllReduce(NamedTuple):
     quorum: int = 0
     trigger: int = -1
     at_once: bool = False
+    fragment: tuple[int, int] = (0, 1)
 
 
 class Missed(NamedTuple):
@@ -146,11 +147,13 @@ class Predict(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """Replica := (1 - weight)·own + weight·average; anchored: weights that do not sum to 1 leave the rest on the last merged parameters."""
+    """Replica := (1 - weight)·own + weight·average; anchored: weights that do not sum to 1 leave the rest on the last merged parameters;
+    outer: of the transfer's fragment, and of what the outer optimizer makes of the average."""
 
     handle: Handle
     weight: float
     anchored: bool
+    outer: bool = False
 
 
 class Exchange(NamedTuple):
@@ -262,11 +265,12 @@ class Port:
         quorum: int = 0,
         trigger: int = -1,
         at_once: bool = False,
+        fragment: tuple[int, int] = (0, 1),
     ) -> AllReduce:
         """Start a collective; the accumulator or the parameters are handed over now."""
         if not gather and group is None and what == "gradients" and weight == 1.0 and not quorum and trigger < 0:
             return STREAMED if stream else GRADIENTS
-        return AllReduce(what, weight, gather, group, stream, quorum, trigger, at_once)
+        return AllReduce(what, weight, gather, group, stream, quorum, trigger, at_once, fragment)
 
     def missed(self) -> Missed:
         """The next collective, if it has started without this worker."""
@@ -292,9 +296,9 @@ class Port:
         """Move the compute point."""
         return Predict(handle)
 
-    def merge(self, handle: Handle, weight: float = 1.0, anchored: bool = False) -> Merge:
+    def merge(self, handle: Handle, weight: float = 1.0, anchored: bool = False, outer: bool = False) -> Merge:
         """Mix the reduced parameters into the replica."""
-        return Merge(handle, weight, anchored)
+        return Merge(handle, weight, anchored, outer)
 
     def exchange(self, peer: int) -> Exchange:
         """Start averaging with another worker; with oneself where there is nobody."""

@@ -114,6 +114,7 @@ def simulate(
         dataset_samples=resolved.workload.dataset_samples,
         profile_yaml="" if isinstance(cluster, Cluster) else cluster.to_yaml(),
         server=algorithm.has_server,
+        outer=algorithm.outer(),
         versions=versions(),
     )
     schedule = Schedule(

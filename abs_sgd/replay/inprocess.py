@@ -94,6 +94,12 @@ def compensation_of(action: Step, states: Mapping[int, State]) -> Compensation |
     return Compensation(strength=action.compensation, taken_at_P=taken_at_P, adaptive=action.adaptive)
 
 
+def initial_state(schedule: Schedule, parameters_P: Tensor) -> State:
+    """x_0, and where an outer optimizer goes on from it, its own."""
+    initial_P = parameters_P.clone()
+    return State(parameters_P=initial_P, outer_P=initial_P if schedule.header.outer else None)
+
+
 class InProcess:
     """One Schedule and one task, ready to be trained with any update rule.
 
@@ -227,7 +233,7 @@ class _Run:
         self.observe = observe
         self.model = FlatModel(task.make_model(owner.seed))
         self.model.model.train()
-        self.states = {0: State(parameters_P=self.model.parameters_P.clone())}
+        self.states = {0: initial_state(owner.schedule, self.model.parameters_P)}
         self.sums: dict[int, _Sum] = {}
         self.buffers: dict[int, Buffers] = {}  # per worker; empty for models without
         self.seen: dict[int, int] = {}  # samples per worker, weights of the buffers' average
@@ -313,6 +319,9 @@ class _Run:
         )
 
     def _mix(self, action: Mix) -> State:
+        if action.outer is not None:
+            parts = [(weight, self.states[state]) for state, weight in action.parts]
+            return self.updater.outer_average(self.states[action.parent], parts, action.outer, heard=action.heard)
         return self.updater.average(
             self.states[action.parent],
             [(weight, self.states[state]) for state, weight in action.parts],

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from abs_sgd.update import Outer
 from hetsim.errors import ScheduleError
 from hetsim.schedule import Kind, MixRule, PointRule, Schedule, StepRule
 
@@ -55,7 +56,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """`parts`: (state, weight) in rank order; `anchor` -1: none. `heard`: samples of all steps before it, where only some average and a
-    replica's own count would miss the others'; -1 where all do."""
+    replica's own count would miss the others'; -1 where all do. `outer`: a step of the outer optimizer on a fragment."""
 
     state: int
     parent: int
@@ -65,6 +66,7 @@ class Mix:
     reset: bool
     time_s: float
     heard: int = -1
+    outer: Outer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,11 @@ class _Builder:
                 self.actions.append(step if code == StepRule.PLAIN else self._compensated(step, code))
             elif kind == Kind.MIX:
                 offered = tuple((m[1], m[2]) for m in self.offered[source])
-                heard = -1 if len(offered) == s.n else stepped
-                self.actions.append(Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard))
+                outer = self._outer(first, scale) if code == MixRule.OUTER else None
+                heard = -1 if len(offered) == s.n and outer is None else stepped
+                self.actions.append(
+                    Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard, outer)
+                )
             else:
                 own = slot if slot in self.pieces else -1
                 self._sums([(own, 1.0)])
@@ -189,6 +194,16 @@ class _Builder:
             return -1
         last, self.points[worker] = self.points.get(worker), (source, state)
         return last[1] if last is not None and last[0] == source - 1 else -1
+
+    def _outer(self, fragment: int, share: float) -> Outer:
+        stated = self.schedule.header.outer
+        return Outer(
+            fragment=fragment,
+            fragments=int(stated["fragments"]),
+            learning_rate=stated["learning_rate"],
+            momentum=stated["momentum"],
+            share=share,
+        )
 
     def _transfer(self, source: int) -> tuple[tuple[int, float], ...]:
         if source not in self.sums:

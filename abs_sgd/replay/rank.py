@@ -18,7 +18,7 @@ from abs_sgd.checkpoint import plain_of, state_of
 from abs_sgd.gradients import Buffers, FlatModel
 from abs_sgd.replay.cuts import Cut
 from abs_sgd.replay.exchange import Exchange, weighted_sum
-from abs_sgd.replay.inprocess import compensation_of, numbers_of
+from abs_sgd.replay.inprocess import compensation_of, initial_state, numbers_of
 from abs_sgd.replay.job import Job
 from abs_sgd.replay.operations import Adopt, Arrive, Gradient, Launch, Make, Operation, Orders
 from abs_sgd.replay.plan import Mix, Point, Step
@@ -44,7 +44,7 @@ class RankRun:
         self.updater = Updater(rule, keep_mean_gradient=blends)
         self.like_P = torch.zeros_like(self.model.parameters_P)
         self.exchange = Exchange(orders, rank, self.like_P, rule, exact=job.exact, mean=blends)
-        self.states = {0: State(parameters_P=self.model.parameters_P.clone())}
+        self.states = {0: initial_state(schedule, self.model.parameters_P)}
         self.sums: dict[int, Tensor] = {}
         self.counts = counts_of(schedule, job.thinning)
         self.updates = 0
@@ -160,6 +160,9 @@ class RankRun:
         match action:
             case Step():
                 return self._step(action, parent, operation.transfer)
+            case Mix(outer=outer) if outer is not None:
+                parts = self.exchange.states(operation.transfer)
+                return self.updater.outer_average(parent, parts, outer, heard=action.heard)
             case Mix():
                 return self.updater.average(
                     parent,

@@ -15,6 +15,7 @@
     ringmaster-asgd          asynchronous, gradients that are too old are ignored
     eager-sgd                partial all-reduces, late gradients come with the next
     ad-psgd                  gossip: averages of pairs while they compute
+    streaming-diloco         local training, fragments averaged in the background
     omnilearn                synchronous, batches moved by a proportional controller
     rennala-sgd              synchronous, the first S gradients whoever sends them
     delay-adaptive-asgd      asynchronous, smaller steps for older gradients
@@ -59,6 +60,7 @@ from hetsim.algorithms import dc_asgd  # noqa: F401
 from hetsim.algorithms import ringmaster_asgd  # noqa: F401
 from hetsim.algorithms import eager_sgd  # noqa: F401
 from hetsim.algorithms import ad_psgd  # noqa: F401
+from hetsim.algorithms import streaming_diloco  # noqa: F401
 from hetsim.algorithms import omnilearn  # noqa: F401
 from hetsim.algorithms import rennala_sgd  # noqa: F401
 from hetsim.algorithms import delay_adaptive_asgd  # noqa: F401

@@ -71,6 +71,10 @@ class Algorithm:
         """Where `predict` moves the compute point among so many workers, and the number that goes with it (kappa or the blend)."""
         return PointRule.CURRENT, 1.0
 
+    def outer(self) -> dict[str, float]:
+        """learning_rate, momentum and fragments of the outer optimizer (`merge` with `outer`), where there is one."""
+        return {}
+
     def buffers(self, optimizer_states: int) -> dict[str, int]:
         """Buffers as large as the parameters that a worker holds at once, by what they hold.
 

@@ -25,6 +25,7 @@ from hetsim.convergence.linear import (
     Gradient,
     Local,
     Operation,
+    Outer,
     Program,
     Read,
     Step,
@@ -66,6 +67,7 @@ class _Run:
         self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
         self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
         self.quadratic, self.full_noise = quadratic, self.c
+        self.node = np.tile(np.arange(nodes), settings)
         self.mean_square = np.zeros_like(self.lr)  # of the gradients of adaptively compensated steps
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
@@ -101,7 +103,7 @@ class _Run:
         self.since = point + 1
         if going_on is not None:
             columns = np.repeat(going_on, len(self.weight))
-            for name in ("lr", "beta", "h", "c", "full_noise", "mean_square"):
+            for name in ("lr", "beta", "h", "c", "full_noise", "mean_square", "node"):
                 setattr(self, name, getattr(self, name)[columns])
             self.moments.keep(columns)
             self.maps.clear()
@@ -137,6 +139,8 @@ class _Run:
                 combine(out, [(x, None), (v, -kappa * factor * self.lr)])
             case Local(out=out, x=x, gradient=g, factor=factor):
                 combine(out, [(x, None), *self._terms(g, -factor * self.lr)])
+            case Outer():
+                self._outer(operation)
             case Compensate():
                 self._compensate(operation)
             case Forecast():
@@ -168,6 +172,17 @@ class _Run:
         ((gradient, _),) = s.gradient.gradients
         kept = 1.0 - lr * self.decay if self.decay else None
         self.moments.combine(s.x_out, [(s.x, kept), (s.v_out, -lr * self.beta), (gradient, -lr)])
+
+    def _outer(self, o: Outer) -> None:
+        """Masked, so that every direction has its own coefficients: 1 inside the fragment, 0 outside."""
+        inside = (self.node % o.fragments == o.fragment).astype(np.float64)
+        average: list[Term] = [(j, w * inside) for j, w in o.points]
+        rate = o.rate * inside
+        velocity: list[Term] = [(o.u, 1.0 - inside + o.momentum * inside), (o.g, inside)]
+        self.moments.combine(o.u_out, _merged([*velocity, *((j, -w) for j, w in average if w is not None)]))
+        outer: list[Term] = [(o.g, 1.0 - rate), *((j, o.rate * w) for j, w in average if w is not None)]
+        self.moments.combine(o.g_out, _merged([*outer, (o.u_out, -o.momentum * rate)]))
+        self.moments.combine(o.x_out, [(o.x, 1.0 - o.share * inside), (o.g_out, o.share * inside)])
 
     def _compensate(self, c: Compensate) -> None:
         square = self.moments.C[c.gradient, c.gradient]

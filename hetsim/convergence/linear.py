@@ -87,6 +87,24 @@ class Compensate(NamedTuple):
     adaptive: bool
 
 
+class Outer(NamedTuple):
+    """(x, g, u) -> (x_out, g_out, u_out) on one fragment of the directions, every `fragments`-th from number `fragment` on: the outer
+    optimizer's Nesterov step of g, its velocity u, against the average of `points`, then x mixed with g by `share`."""
+
+    x_out: int
+    g_out: int
+    u_out: int
+    x: int
+    g: int
+    u: int
+    points: Weights
+    fragment: int
+    fragments: int
+    rate: float
+    momentum: float
+    share: float
+
+
 class Read(NamedTuple):
     """The loss at x is point number `point` of the curve."""
 
@@ -94,7 +112,7 @@ class Read(NamedTuple):
     point: int
 
 
-Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Compensate | Read
+Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Compensate | Outer | Read
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +139,8 @@ def inputs(operation: Operation) -> set[int]:
             return {x} | _of(g)
         case Compensate(gradient=gradient, x=x, backup=backup):
             return {gradient, x, backup}
+        case Outer(x=x, g=outer_x, u=outer_v, points=points):
+            return {x, outer_x, outer_v} | {j for j, _ in points}
         case Read(x=x):
             return {x}
 

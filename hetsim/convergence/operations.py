@@ -23,6 +23,7 @@ from hetsim.convergence.linear import (
     Gradient,
     Local,
     Operation,
+    Outer,
     Program,
     Read,
     Step,
@@ -66,6 +67,7 @@ class Compiler:
         self.before: dict[
             int, tuple[int, int]
         ] = {}  # worker -> transfer and own gradient of its last damped prediction
+        self.outer: dict[int, tuple[int, int]] = {}  # state -> the outer optimizer's parameters and velocity behind it
         self.seen: dict[int, int] = {0: 0}  # state -> samples in the updates that led to it
         self.last_batch: dict[int, int] = {}
         self.slots: dict[int, _Slot] = defaultdict(_Slot)
@@ -105,7 +107,10 @@ class Compiler:
             elif kind == STEP and state not in self.x:
                 self._step(state, parent, source, slot, samples, first, scale, code)
             elif kind == MIX and state not in self.x:
-                self._mix(state, parent, source, slot, scale, code)
+                if code == MixRule.OUTER:
+                    self._outer(state, parent, source, first, scale)
+                else:
+                    self._mix(state, parent, source, slot, scale, code)
             elif kind == PREDICT and state not in self.x:
                 self._predict(worker, state, parent, source, slot, scale, code)
             if row in points:
@@ -157,6 +162,8 @@ class Compiler:
         self.x[state], self.v[state] = self.new(), self.new()
         self.operations.append(Step(self.x[state], self.v[state], self.x[parent], self.v[parent], gradient, factor))
         self.seen[state], self.last_batch[state] = self.seen[parent] + samples, samples
+        if parent in self.outer:
+            self.outer[state] = self.outer[parent]
 
     def _compensated(
         self, slots: list[tuple[int, float]], gradient: Gradient, parent: int, strength: float, code: int
@@ -198,6 +205,24 @@ class Compiler:
         self.x[state] = same
         self.v[state] = ZERO if code == MixRule.RESET else self.v[parent]
         self.seen[state] = self.seen[parent]
+
+    def _outer(self, state: int, parent: int, source: int, fragment: int, share: float) -> None:
+        """A step of the outer optimizer on one fragment, then the replica mixed with what it has made."""
+        joined, stated = self.joined[source], self.schedule.header.outer
+        total = sum(w for _, w in joined)
+        x_out, g_out, u_out = self.new(), self.new(), self.new()
+        g, u = self.outer.get(parent, (START, ZERO))
+        points: dict[int, float] = defaultdict(float)
+        for member, w in joined:
+            points[self.x[member]] += w / total
+        self.operations.append(
+            Outer(
+                x_out, g_out, u_out, self.x[parent], g, u, tuple(points.items()), fragment, int(stated["fragments"]),
+                stated["learning_rate"], stated["momentum"], share,
+            )
+        )  # fmt: skip
+        self.x[state], self.v[state], self.seen[state] = x_out, self.v[parent], self.seen[parent]
+        self.outer[state] = g_out, u_out
 
     @property
     def _averages(self) -> dict[tuple[int, Weights], int]:
@@ -316,6 +341,17 @@ def _place(operation: Operation, row: dict[int, int], take, last: dict[int, int]
             mapped = operation._replace(out=take(out), x=row[x], v=row[v])
         case Local(out=out, x=x, gradient=g):
             mapped = operation._replace(out=take(out), x=row[x], gradient=_rows(g, row))
+        case Outer():
+            made = operation._replace(
+                x_out=take(operation.x_out),
+                g_out=take(operation.g_out),
+                u_out=take(operation.u_out),
+                x=row[operation.x],
+                g=row[operation.g],
+                u=row[operation.u],
+                points=tuple((row[j], w) for j, w in operation.points),
+            )
+            return made, [v for v in operation[:3] if v not in last]
         case Compensate(out=out, gradient=gradient, x=x, backup=backup):
             mapped = operation._replace(out=take(out), gradient=row[gradient], x=row[x], backup=row[backup])
         case Forecast(out=out, x=x, v=v, gradient=g):

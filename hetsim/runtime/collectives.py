@@ -113,7 +113,7 @@ class Collectives:
         if command.what == "gradients":
             sim.hand_over(rank, transfer, command.weight)
         else:
-            transfer.payload = Payload.PARAMETERS
+            transfer.payload, transfer.fragment = Payload.PARAMETERS, command.fragment
             sim.log.add(1, rank.rank, now, now, rank.state, -1, transfer.id, -1, 0, 0, command.weight)
         if command.gather:
             transfer.gathered[rank.rank] = command.gather
@@ -162,8 +162,9 @@ class Collectives:
         if transfer.flow >= 0:  # streamed bucket by bucket; the last bucket becomes ready now
             return
         transfer.start_s = now
-        sim.changes.beside.start(transfer, transfer.members, sim.gradient_bytes)
-        self.launch(sim.fabric.all_reduce(transfer.members, sim.gradient_bytes), transfer)
+        size = sim.gradient_bytes / transfer.fragment[1]
+        sim.changes.beside.start(transfer, transfer.members, size)
+        self.launch(sim.fabric.all_reduce(transfer.members, size), transfer)
         sim.changes.in_flight(transfer.members, +1)
 
     def seconds_of_buckets(self, members: tuple[int, ...]) -> list[float]:

@@ -273,9 +273,10 @@ class Simulation:
         parent = rank.state
         state = self.child(transfer, ("merge", parent))
         anchor = rank.anchor if command.anchored else -1
-        row = (state, parent, transfer.id, anchor, transfer.samples, 0, command.weight)
+        fragment, rule = (transfer.fragment[0], MixRule.OUTER) if command.outer else (0, MixRule.KEEP)
+        row = (state, parent, transfer.id, anchor, transfer.samples, fragment, command.weight)
         rank.state = rank.point = rank.anchor = state
-        return self.busy(rank, Kind.MIX, row, MixRule.KEEP, None)
+        return self.busy(rank, Kind.MIX, row, rule, None)
 
     def busy(self, rank: Rank, kind: Kind, row: Row, code: int, answer: Any) -> Any:
         """Log an operation on parameters, now, or after `update_s` where it takes time."""

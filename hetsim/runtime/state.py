@@ -122,6 +122,7 @@ class Transfer(Handle):
     begun = False
     passed = 0  # ranks that have joined or missed it
     peer = -1  # of an exchange
+    fragment = (0, 1)  # which part of the parameters, of how many
     contributors: tuple[int, ...] | None = None  # where not all members are
 
     def __init__(self, number: int, kind: str, members: tuple[int, ...], worker: int = -1) -> None:

@@ -23,6 +23,7 @@ from hetsim.schedule.log import DTYPE
 if TYPE_CHECKING:
     from hetsim.schedule.table import Schedule
 
+OUTER = ("learning_rate", "momentum", "fragments")
 MOST_SAMPLES = 2**53  # sums of them are exact in float64, and far from where int64 wraps round
 
 
@@ -94,6 +95,7 @@ def check_columns(s: Schedule) -> None:
         column = getattr(s, name)
         _fail(np.flatnonzero(column < -1), f"{name} below -1")
         _fail(np.flatnonzero(column > len(s)), f"{name} beyond what so few rows can number")
+    _check_outer(s)
     for kind, names in _IDS.items():
         rows = s.rows(kind)
         for name in names:
@@ -101,6 +103,23 @@ def check_columns(s: Schedule) -> None:
     for kind, codes in _CODES.items():
         rows = s.rows(kind)
         _fail(rows[(s.code[rows] < 0) | (s.code[rows] > max(codes))], f"{kind.name} with a code that is not known")
+
+
+def _check_outer(s: Schedule) -> None:
+    """Averages by an outer optimizer say what it is, and are of a fragment that there is."""
+    mixes = s.rows(Kind.MIX)
+    outer = mixes[s.code[mixes] == MixRule.OUTER]
+    if not len(outer):
+        return
+    try:
+        rate, momentum, fragments = (float(s.header.outer[name]) for name in OUTER)
+    except (KeyError, TypeError, ValueError):
+        raise ScheduleError(f"averages by an outer optimizer without its {', '.join(OUTER)}") from None
+    if not (0 <= rate <= 1e6 and 0 <= momentum < 1 and fragments == int(fragments) and 1 <= fragments <= 1e6):
+        raise ScheduleError(
+            f"no outer optimizer: learning rate {rate:g}, momentum {momentum:g}, {fragments:g} fragments"
+        )
+    _fail(outer[(s.first[outer] < 0) | (s.first[outer] >= fragments)], "no such fragment")
 
 
 def check_clock(s: Schedule) -> None:

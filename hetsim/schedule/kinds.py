@@ -9,7 +9,7 @@ depends on the kind. Columns not named below hold -1 (ids), 0 (samples, first, c
 | JOIN    | a contribution handed to a transfer         | source: the transfer; slot (gradients) or state (parameters); samples: how many it sums; scale: weight; code: JoinRule |
 | REDUCE  | the transfer itself, worker -1 if collective | source: its id; start_s, end_s: on the wire; samples: total; code: Payload                             |
 | STEP    | an optimizer step                           | parent -> state; source: transfer whose sum is applied, or -1 and slot: own accumulator; samples: total; first: divisor; scale: on the learning rate, or λ where it is compensated; code: StepRule |
-| MIX     | parameters averaged                         | parent -> state; source: transfer; slot: anchor state or -1; scale: weight; code: MixRule               |
+| MIX     | parameters averaged                         | parent -> state; source: transfer; slot: anchor state or -1; first: fragment; scale: weight; code: MixRule               |
 | COPY    | parameters adopted from the server          | state; source: transfer                                                                                |
 | PREDICT | a compute point is predicted                | parent -> state; source: transfer launched; slot: own accumulator joined to it; scale: kappa or blend; code: PointRule |
 | DISCARD | a gradient that is never used               | slot (or source); samples; code: DiscardReason                                                          |
@@ -87,6 +87,7 @@ class MixRule(IntEnum):
 
     KEEP = 0
     RESET = 1
+    OUTER = 2  # of one fragment, after a step of the outer optimizer that the header states
 
 
 class Payload(IntEnum):

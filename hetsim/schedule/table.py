@@ -35,6 +35,9 @@ class Header:
     profile_yaml: str = ""
     origin: str = "predicted"  # or "measured"
     server: bool = False
+    outer: dict[str, float] = field(
+        default_factory=dict
+    )  # learning rate, momentum and fragments of the outer optimizer where there is one
     versions: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEDULE_VERSION
 

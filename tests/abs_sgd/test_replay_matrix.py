@@ -27,6 +27,7 @@ UPDATES = 200
 STABLE = UpdateRule(learning_rate=0.02, momentum=0.9)
 BOUNDS = {"float64": 1e-12, "float32": 1e-5}
 POINTS = ("current", "look-ahead", "local-prediction", "blend", "damped-prediction")
+ROUNDS = ("local-sgd", "streaming-diloco")  # whose updates are averages after several steps
 DELAYED = ("one-step-delay", "one-step-delay-balanced", "abs-sgd")
 SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "s-sgd": ("s-sgd", {}),
@@ -54,6 +55,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "backup-workers": ("backup-workers", {}),
     "eager-sgd": ("eager-sgd", {}),
     "eager-sgd, solo": ("eager-sgd", {"mode": "solo", "divisor": "present"}),
+    "streaming-diloco": ("streaming-diloco", {}),
+    "streaming-diloco, late": ("streaming-diloco", {"overlap_steps": 9, "local_steps": 10}),
     "ad-psgd": ("ad-psgd", {}),
     "ad-psgd, not overlapped": ("ad-psgd", {"overlap": False}),
     "dc-asgd": ("dc-asgd", {}),
@@ -91,9 +94,7 @@ def deviations(dtype: str, exact: bool) -> dict[tuple[str, str], Deviation]:
     """All cases on one set of processes."""
     requests = [
         Request(
-            schedule=schedule_of(
-                name, UPDATES // 8 if name.startswith("local-sgd") else UPDATES
-            ),  # averages of 8 steps
+            schedule=schedule_of(name, UPDATES // 8 if name.startswith(ROUNDS) else UPDATES),  # averages of 8 steps
             workload="digits-mlp",
             rule=RULES.get(rule, STABLE),
             task_options={"dtype": dtype},
@@ -127,7 +128,7 @@ def taught(dtype: str) -> dict[str, Deviation]:
     names = [*SCHEDULES]
     requests = [
         Request(
-            schedule=schedule_of(name, LONG.get(name, 25 if name.startswith("local-sgd") else UPDATES)),
+            schedule=schedule_of(name, LONG.get(name, 25 if name.startswith(ROUNDS) else UPDATES)),
             workload="digits-mlp",
             rule=WILD,
             task_options={"dtype": dtype},

@@ -14,7 +14,7 @@ from abs_sgd.workloads.analytic import scalar_constant_gradient
 from abs_sgd.workloads.digits import digits_mlp
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import Cluster, Link, Network, Training, Worker, Workload
-from hetsim.schedule import Kind, Schedule, StepRule
+from hetsim.schedule import Kind, MixRule, Schedule, StepRule
 from hetsim.simulate import simulate
 
 pytestmark = pytest.mark.torch
@@ -47,6 +47,7 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
     expected = {0: 0.0}
     taken: dict[int, int] = {}  # transfer -> state of its gradient
     slots: dict[int, int] = {}
+    outer: dict[int, tuple[float, float]] = {}
     square = 0.0
     offered: dict[int, list[tuple[float, int]]] = {}
     for row in range(len(schedule)):
@@ -66,6 +67,17 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
         elif kind in (Kind.STEP, Kind.PREDICT) and state not in expected:
             share = scale * float(schedule.samples[row]) / float(schedule.first[row] or 1)  # of a whole mean gradient
             expected[state] = expected[parent] + (share if kind == Kind.STEP else 1.0)
+            if parent in outer:
+                outer[state] = outer[parent]
+        elif kind == Kind.MIX and schedule.code[row] == MixRule.OUTER:
+            g, u = outer.get(parent, (0.0, 0.0))
+            x, stated = expected[parent], schedule.header.outer
+            if schedule.first[row] == stated["fragments"] - 1:  # a parameter alone is all of the last fragment
+                moved = g - sum(expected[s] for _, s in offered[source]) / len(offered[source])
+                u = stated["momentum"] * u + moved
+                g -= stated["learning_rate"] * (moved + stated["momentum"] * u)
+                x = (1 - scale) * x + scale * g
+            expected[state], outer[state] = x, (g, u)
         elif kind == Kind.MIX and state not in expected:
             total = sum(w for w, _ in offered[source])
             mean = sum(w * expected[s] for w, s in offered[source])

@@ -342,4 +342,45 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         STEP    1    8    8   10    8    .    4    2    2    1    0
         """,
     ),
+    (
+        # H = 2, P = 2, τ = 1: a fragment of 2 bytes leaves after every step and takes 2·2/(2·2) = 1 s; the first starts when b joins at 4,
+        # so a, two steps ahead, waits for it until 5. Code 2 is the outer optimizer's average of the fragment in the tenth column, mixed
+        # by 1/2
+        "streaming-diloco",
+        {"local_steps": 2, "fragments": 2},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        STEP    0    2    2    1    0    .    0    2    2    1    0
+        JOIN    0    2    2    1    .    0    .    0    0    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        STEP    1    4    4    2    0    .    1    2    2    1    0
+        JOIN    1    4    4    2    .    0    .    0    0    1    0
+        GRAD    0    2    4    1    .    .    2    2    4    1    0
+        STEP    0    4    4    3    1    .    2    2    2    1    0
+        JOIN    0    4    4    3    .    1    .    0    0    1    0
+        REDUCE  *    4    5    .    .    0    .    0    0    1    1
+        WAIT    0    4    5    .    .    0    .    0    0    1    0
+        MIX     0    5    5    4    3    0    .    0    0  0.5    2
+        GRAD    0    5    7    4    .    .    3    2    8    1    0
+        STEP    0    7    7    5    4    .    3    2    2    1    0
+        JOIN    0    7    7    5    .    2    .    0    0    1    0
+        GRAD    1    4    8    2    .    .    4    2    6    1    0
+        STEP    1    8    8    6    2    .    4    2    2    1    0
+        JOIN    1    8    8    6    .    1    .    0    0    1    0
+        MIX     1    8    8    7    6    0    .    0    0  0.5    2
+        REDUCE  *    8    9    .    .    1    .    0    0    1    1
+        WAIT    0    7    9    .    .    1    .    0    0    1    0
+        MIX     0    9    9    8    5    1    .    0    1  0.5    2
+        GRAD    1    8   12    7    .    .    5    2   10    1    0
+        STEP    1   12   12    9    7    .    5    2    2    1    0
+        JOIN    1   12   12    9    .    2    .    0    0    1    0
+        MIX     1   12   12   10    9    1    .    0    1  0.5    2
+        REDUCE  *   12   13    .    .    2    .    0    0    1    1
+        WAIT    0    9   13    .    .    2    .    0    0    1    0
+        WAIT    1   12   13    .    .    2    .    0    0    1    0
+        MIX     0   13   13   11    8    2    .    0    0  0.5    2
+        MIX     1   13   13   12   10    2    .    0    0  0.5    2
+        """,
+    ),
 ]

@@ -228,6 +228,11 @@ OPTIONS["dropcompute"] += [
 ]
 OPTIONS["backup-workers"] += [{"backups": k} for k in (0, 2, 100)]
 OPTIONS["rennala-sgd"] += [{"gradients": s} for s in (1, 2, 50)]
+OPTIONS["streaming-diloco"] += [
+    {"local_steps": 4, "fragments": 3, "overlap_steps": 2},
+    {"local_steps": 1, "fragments": 1, "overlap_steps": 0},
+    {"overlap_steps": 19},
+]
 OPTIONS["eager-sgd"] += [{"mode": "solo", "divisor": "present"}]
 OPTIONS["ringmaster-asgd"] += [{"threshold": 1}, {"threshold": 2}, {"threshold": 1000}]
 

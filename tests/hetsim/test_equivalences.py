@@ -315,3 +315,54 @@ def test_ad_psgd_goes_at_everybody_s_own_pace(speeds: list[float], size: float, 
         period = passes if w % 2 else max(passes, exchange) if overlap else passes + exchange
         if len(ends) > 2:
             assert np.diff(ends) == pytest.approx([period] * (len(ends) - 1), rel=1e-9)
+
+
+# ---- averaging -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_streaming_diloco_without_its_parts_is_local_sgd(beta: float) -> None:
+    """One fragment, merged at once, whole and by plain averaging; batches are equal, so that Local SGD's weights by samples are too."""
+    plain = {
+        "fragments": 1,
+        "overlap_steps": 0,
+        "outer_rate": 1.0,
+        "outer_momentum": 0.0,
+        "mixing": 1.0,
+        "local_steps": 5,
+    }
+    mine, theirs = schedule("streaming-diloco", three(), 12, **plain), schedule("local-sgd", three(), 12, local_steps=5)
+    assert mine.end_s.tobytes() == theirs.end_s.tobytes() and mine.kind.tobytes() == theirs.kind.tobytes()
+    assert losses(mine, beta) == pytest.approx(losses(theirs, beta), rel=1e-9)
+    other = schedule("streaming-diloco", three(), 12, **{**plain, "outer_rate": 0.4})
+    assert losses(other, beta) != pytest.approx(losses(theirs, beta), rel=1e-3)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(20, 2000), min_size=2, max_size=5), st.integers(1, 5), st.integers(1, 4), st.floats(0.05, 1.0)
+)
+def test_streaming_diloco_hides_fragments_that_take_no_longer_than_its_overlap(
+    speeds: list[float], fragments: int, overlap: int, share: float
+) -> None:
+    """The slowest never waits where C/P ≤ τ·t_slow and one fragment travels at a time (τ ≤ H/P): n·b / max t_i samples/s."""
+    n, b = len(speeds), 16
+    slow = b / min(speeds)
+    size = share * overlap * slow * fragments * n * 1e6 / (2 * (n - 1))  # C/P = share · τ · t_slow
+    c = cluster(speeds, bandwidths=[1e6] * n, gradient_bytes=size, global_batch_samples=n * b)
+    options = {"fragments": fragments, "overlap_steps": overlap, "local_steps": (fragments + 1) * overlap}
+    r = simulate(c, "streaming-diloco", options=options, updates=40)
+    slowest = min(range(n), key=lambda i: speeds[i])
+    grads = r.schedule.rows(Kind.GRAD)
+    mine = grads[r.schedule.worker[grads] == slowest]
+    assert r.schedule.end_s[mine] == pytest.approx(slow * np.arange(1, len(mine) + 1), rel=1e-9)
+
+
+def test_all_workers_of_streaming_diloco_hold_the_same_outer_parameters() -> None:
+    """Where a replica takes all of what arrives (α = 1) and nothing is late, all are one after every turn of the fragments."""
+    options = {"fragments": 4, "overlap_steps": 0, "local_steps": 4, "mixing": 1.0}
+    s = schedule("streaming-diloco", three(), 40, **options)
+    mixes = s.rows(Kind.MIX)
+    assert sorted(set(s.first[mixes].tolist())) == [0, 1, 2, 3]
+    for source in range(40):
+        assert set(s.first[mixes[s.source[mixes] == source]].tolist()) == {source % 4}

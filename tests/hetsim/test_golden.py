@@ -12,7 +12,7 @@ from handmade_clusters import cluster
 
 from hetsim.algorithms import registry
 from hetsim.cluster.spec import Cluster, Link
-from hetsim.schedule import Kind, PointRule, Schedule, StepRule
+from hetsim.schedule import Kind, MixRule, PointRule, Schedule, StepRule
 from hetsim.simulate import simulate
 
 TABLES = CORE + FIELD
@@ -75,6 +75,8 @@ class Scalar:
         self.sums: dict[int, float] = {}
         self.taken: dict[int, int] = {}
         self.square = 0.0
+        self.outer: dict[int, tuple[float, float]] = {}
+        self.stated = s.header.outer
         self.joined: dict[int, list[tuple[int, int, float]]] = {}
         for i in range(len(s)):
             self.row(
@@ -123,15 +125,30 @@ class Scalar:
                 self.x[state], self.v[state] = self.x[parent] - scale * LEARNING_RATE * own, self.v[parent]
             elif code == PointRule.LOOK_AHEAD:
                 self.x[state], self.v[state] = self.x[parent] - scale * LEARNING_RATE * self.v[parent], self.v[parent]
+        elif kind == Kind.MIX and code == MixRule.OUTER:
+            self.outer_step(state, parent, source, first, scale)
         elif kind == Kind.MIX:
             weights = [w for _, _, w in self.joined[source]]
             mean = sum(w * self.x[number] for _, number, w in self.joined[source])
             mean = mean / sum(weights) if slot < 0 else mean + (1 - sum(weights)) * self.x[slot]
             self.x[state], self.v[state] = (1 - scale) * self.x[parent] + scale * mean, self.v[parent]
 
+    def outer_step(self, state: int, parent: int, source: int, fragment: int, share: float) -> None:
+        """A parameter alone is all of the last fragment."""
+        g, u = self.outer.get(parent, (0.0, 0.0))
+        x, lr, momentum = self.x[parent], self.stated["learning_rate"], self.stated["momentum"]
+        if fragment == self.stated["fragments"] - 1:
+            moved = g - sum(self.x[number] for _, number, _ in self.joined[source]) / len(self.joined[source])
+            u = momentum * u + moved
+            g -= lr * (moved + momentum * u)
+            x = (1 - share) * x + share * g
+        self.x[state], self.v[state], self.outer[state] = x, self.v[parent], (g, u)
+
     def step(self, state: int, parent: int, gradient: float, scale: float) -> None:
         v = self.momentum * self.v[parent] + gradient
         made = (self.x[parent] - scale * LEARNING_RATE * v, v)
+        if parent in self.outer:
+            self.outer[state] = self.outer[parent]
         assert state not in self.x or (self.x[state], self.v[state]) == made  # replicas agree
         self.x[state], self.v[state] = made
 
@@ -251,3 +268,20 @@ def test_delay_compensation_by_hand(variant: str) -> None:
     second = -0.25 - 0.25 * (1 - strength / 4)
     assert [made.x[int(state)] for state in u.state[:2]] == pytest.approx([-0.25, second], rel=1e-14)
     assert set(s.scale[s.rows(Kind.STEP)].tolist()) == {0.5} and set(u.scale.tolist()) == {1.0}
+
+
+def test_streaming_diloco_by_hand() -> None:
+    """One fragment, H = 2, τ = 0, η = 1/2, μ = 1/2, α = 1/2, no inner momentum: gradient 1, lr 1/4, so two steps move by -1/2. Round 1: Δ
+    = 1/2, u = 1/2, g = -(1/2 + 1/4)/2 = -3/8, x = (-1/2 - 3/8)/2 = -7/16. Round 2: x = -15/16 before, Δ = -3/8 + 15/16 = 9/16, u = 13/16,
+    g = -3/8 - (9/16 + 13/32)/2 = -55/64, x = (-15/16 - 55/64)/2 = -115/128."""
+    options = {
+        "local_steps": 2,
+        "fragments": 1,
+        "overlap_steps": 0,
+        "outer_rate": 0.5,
+        "outer_momentum": 0.5,
+        "mixing": 0.5,
+    }
+    s = simulate(two(), "streaming-diloco", options=options, updates=2).schedule
+    made = Scalar(s, 0.0)
+    assert [made.x[m] for m in s.state[s.rows(Kind.MIX)].tolist()] == [-7 / 16, -7 / 16, -115 / 128, -115 / 128]

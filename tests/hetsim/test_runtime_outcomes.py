@@ -199,8 +199,8 @@ class Replay:
         return self.handle(transfer, kind)
 
     def waited(self, rank: int, transfer: int) -> Any:
+        goes_on = any(self.s.kind[row] in (Kind.GRAD, Kind.JOIN) for row in self.rows[rank])
         if self.kinds[transfer] == "exchange":
-            goes_on = any(self.s.kind[row] in (Kind.GRAD, Kind.JOIN) for row in self.rows[rank])
             return cmd.Reduced(0, {}, self.members[transfer], not goes_on)
         if self.kinds[transfer] == "pull":
             if transfer not in self.replied:
@@ -209,6 +209,8 @@ class Replay:
             return cmd.Reduced(0, {}, (), not self.pulls[rank])
         if self.still_to_join[transfer]:
             return BLOCKED
+        if self.algorithm.name == "streaming-diloco":  # the last to be launched may not be the first that says stop
+            return cmd.Reduced(self.samples[transfer], {}, self.members[transfer], not goes_on)
         return cmd.Reduced(
             self.samples[transfer], self.gathered.get(transfer, {}), self.members[transfer], transfer == self.last
         )
