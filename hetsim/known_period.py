@@ -22,8 +22,8 @@ FIRST_UPDATES, FIRST_ROUNDS = (
     96,
     36,
 )  # of the first try [our choice]: more than a pattern (`hetsim.convergence.steady`), and its start
-SERVED = 160, 480  # the same at a parameter server, and at most there [our choice]: a tenth of a second or two
-WORK = 4_000  # updates times workers that are simulated at most elsewhere, unless the first try has more [our choice]
+SERVED = 160, 320  # the same at a parameter server, and at most there [our choice]: a tenth of a second or two
+WORK = 2_400  # updates times workers that are simulated at most elsewhere, unless the first try has more [our choice]
 GROWTH = 1.5, 4.0  # the next try is at least and at most this many times as long [our choice]
 RUNS = 32  # schedules kept per process, a megabyte or some each [our choice]
 TIMED = ("global_batch_samples", "micro_batch_samples")  # what of training decides when things happen

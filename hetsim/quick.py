@@ -23,6 +23,7 @@ from hetsim.contest import Entry, Task, follow
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
 from hetsim.convergence.stability import Caution
+from hetsim.convergence.steady import PATTERN
 from hetsim.known_period import WITHIN, run_of
 from hetsim.labels import Contender, contenders, parse
 from hetsim.schedule.table import Schedule
@@ -166,7 +167,7 @@ def _tries(
         text = "" if isinstance(task.source, Cluster) else task.source.to_yaml()
         for i, contender in enumerate(chosen):
             result = run_of(task.cluster, contender, seed, text)
-            run = SteadyRun.of(task, result)
+            run = SteadyRun.of(task, result) if _fits(result.schedule) else None
             short = None if run is None else run.follow(seed, wanted[i])
             if run is not None and short is not None:
                 complete(i, _Steady(run, short))
@@ -179,6 +180,12 @@ def _tries(
             best_s = min((one.seconds for one in found.values()), default=math.inf)
             complete(i, _long(task, contender, wanted[i], seed, best_s))
     return [found[i] for i in range(len(chosen))]
+
+
+def _fits(schedule: Schedule) -> bool:
+    """Whether a pattern holds the pushes of every worker: one that comes after more updates may be missing from it altogether."""
+    stale = schedule.updates.staleness
+    return not schedule.header.server or int(stale[len(stale) // 2 :].max(initial=0)) + 2 <= PATTERN
 
 
 def _begun(task: Task, result: Result, setting: Setting | None, seed: int) -> _Long:
