@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from abs_sgd import workloads
@@ -9,6 +11,7 @@ from abs_sgd.fitted_profile import fitted_profile, settings_of, task_of
 from abs_sgd.fitting import Settings, fit
 from hetsim import load_profile
 from hetsim.convergence.constants import constants_of
+from hetsim.convergence.training_fit import Estimate
 from hetsim.errors import UsageError
 
 pytestmark = pytest.mark.torch
@@ -26,6 +29,11 @@ def test_a_network_s_constants_stand_in_its_profile_and_are_used() -> None:
     assert known.target(made.cluster()).value == 0.3
     assert known.nqm.outlier == pytest.approx(found.quadratic.steepest, rel=1e-4)
     assert "4 runs of synchronous SGD" in made.sources["workload.convergence"]
+    assert found.weight_square is None and "workload.convergence.weight_square" not in made.sources
+    normalised = replace(found, weight_square=Estimate(value=200.0, error=15.0))
+    made = fitted_profile(profile, task, normalised, date="2026-01-01")
+    assert made.cluster().workload.convergence.weight_square == 200.0  # type: ignore[union-attr]
+    assert "standard error 15" in made.sources["workload.convergence.weight_square"]
 
 
 @pytest.mark.parametrize(
