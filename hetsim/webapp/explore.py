@@ -155,11 +155,12 @@ def timelines(c: Comparison, pinned: Comparison | None) -> None:
 def sides(c: Comparison, pinned: Comparison | None, key: str, draw: Any, words: Any) -> None:
     """One figure, or the baseline's and the what-if's side by side."""
     pairs = [("", c)] if pinned is None else [("Baseline", pinned), ("What-if", c)]
-    for (title, one), place in zip(pairs, st.columns(len(pairs)), strict=True):
+    drawn = figures.same_scale([draw(one) for _, one in pairs])
+    for (title, one), figure, place in zip(pairs, drawn, st.columns(len(pairs)), strict=True):
         with place:
             if title:
                 st.subheader(title)
-            charts.show(draw(one), words(one), key=f"{key}/{title}")
+            charts.show(figure, words(one), key=f"{key}/{title}")
 
 
 def table(c: Comparison, rows: list[dict[str, Any]], pinned: bool) -> None:

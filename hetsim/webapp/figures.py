@@ -25,6 +25,16 @@ def loss(c: Comparison, against: Literal["seconds", "samples"] = "seconds") -> g
     return made
 
 
+def same_scale(made: list[go.Figure]) -> list[go.Figure]:
+    """Figures side by side over the same stretch of their axes, where they have the same units: lengths compare by eye."""
+    axes = [figure.layout.xaxis for figure in made]
+    if len({axis.title.text for axis in axes}) == 1 and all(axis.range for axis in axes):
+        longest = max(axis.range[1] for axis in axes)
+        for figure in made:
+            figure.update_xaxes(range=[axes[0].range[0], longest])
+    return made
+
+
 def who_does_what(c: Comparison) -> go.Figure:
     """The timelines of the two that matter, one above the other over the same time."""
     made = timeline.stacked({row.name: c.runs[row.name].schedule for row in two_that_matter(c)})

@@ -71,8 +71,9 @@ def table(c: Comparison, pinned: Comparison | None = None) -> list[dict[str, Any
     out = []
     for row in rows:
         cells = {column.head: plain(column.value(row)) for column in heads}
-        if pinned is not None:
-            cells |= changes(row, pinned)
+        if pinned is not None:  # the changes stand beside the first figures, where they are seen without scrolling
+            first = dict(list(cells.items())[:2])
+            cells = first | changes(row, pinned) | cells
         out.append(cells)
     return out
 

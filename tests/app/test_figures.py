@@ -100,6 +100,16 @@ def test_changes_against_a_baseline() -> None:
     assert "as long as the baseline" in metrics.against(slow, fast)
 
 
+def test_figures_side_by_side_are_over_the_same_time() -> None:
+    pair = [comparison(1.0), comparison(10.0)]
+    alone = [figures.loss(c).layout.xaxis.range[1] for c in pair]
+    both = [figure.layout.xaxis.range[1] for figure in figures.same_scale([figures.loss(c) for c in pair])]
+    units = {figures.loss(c).layout.xaxis.title.text for c in pair}
+    assert alone[0] > alone[1] and both == ([max(alone)] * 2 if len(units) == 1 else alone)
+    mixed = [figures.loss(pair[0], "seconds"), figures.loss(pair[1], "samples")]
+    assert [f.layout.xaxis.range[1] for f in figures.same_scale(mixed)] != [max(alone)] * 2
+
+
 def test_an_algorithm_that_the_baseline_lacks_has_no_change() -> None:
     c = comparison()
     without = replace(c, algorithms=c.algorithms[:1])
