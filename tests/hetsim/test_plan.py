@@ -219,6 +219,7 @@ def test_candidates_cover_the_registry_and_its_options() -> None:
     assert "abs-sgd:micro_batch=equal" in labels  # the profile has equal-time
     assert "abs-sgd:micro_batch=equal-time" not in labels
     assert "one-step-delay:compute_point=local-prediction" in labels
+    assert "abs-sgd:compute_point=damped-prediction" in labels
     assert len(candidates(cluster, ["s-sgd"], [512, 256, 512])) == 2
 
 
