@@ -252,7 +252,7 @@ def _show(order: MapOrder, found: SpeedupMap) -> None:
     st.plotly_chart(
         adapted(drawn, st.context.theme.type == "dark"),
         theme=None,
-        config=charts.CONFIG,
+        config={**charts.CONFIG, "displayModeBar": False},
         alt=map_figure.described(found, x_title, y_title),
         key="map-chart",
         on_select=_clicked,

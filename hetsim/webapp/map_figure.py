@@ -47,6 +47,8 @@ def figure(m: SpeedupMap, x_title: str, y_title: str, chosen: tuple[int, int] | 
     if any(cell.winner and not cell.clear for row in m.cells for cell in row):
         _legend_only(made, f"{CLOSE}: leads by under 1 %")
     made.update_layout(annotations=_texts(m, signs), dragmode=False, hovermode="closest", hoverdistance=-1)
+    made.update_xaxes(fixedrange=True)
+    made.update_yaxes(fixedrange=True)
     made.update_xaxes(
         title_text=x_title,
         showgrid=False,
