@@ -21,7 +21,11 @@ from hetsim.labels import Contender, expanded, label_of, parse
 from hetsim.memory import memory_use, pass_limit
 from hetsim.yardsticks import best_rate
 
-POINTS = ("local-prediction", "damped-prediction", "current")  # compute points tried: our predictions, and the plain one
+POINTS = (
+    "local-prediction",
+    "damped-prediction",
+    "current",
+)  # compute points tried: our predictions, and the plain one
 NEAR = (
     1.3  # times the fastest on the first seed: an open batch this near is tried with other micro-batches [our choice]
 )
