@@ -16,7 +16,7 @@ from hetsim.webapp import opening, session, validation_run
 from hetsim.webapp.messages import said, tell
 from hetsim.webapp.opened import show
 from hetsim.webapp.opening import OPENED, Opened
-from hetsim.webapp.validation_run import LEAST_UPDATES, MOST_RUNS, MOST_UPDATES, Order, Run
+from hetsim.webapp.validation_run import LEAST_UPDATES, MOST_LATE, MOST_RUNS, MOST_UPDATES, PACE_TOLERANCE, Order, Run
 
 UPLOAD, REFUSED, RUN, TAKEN = "validate-upload", "validate-refused", "validation-run", "validation-taken"
 MEGABYTES = archives.MOST_PACKED_BYTES // 1_000_000
@@ -123,7 +123,7 @@ def _run_here(local: bool) -> None:
             disabled=why is not None,
             help="Each is predicted, trained for real by one process per worker, and compared.",
         )
-        left, right = st.columns(2)
+        left, right, last = st.columns(3, vertical_alignment="bottom")
         updates = left.number_input(
             "Updates",
             LEAST_UPDATES,
@@ -144,18 +144,29 @@ def _run_here(local: bool) -> None:
             disabled=why is not None,
             help="On paired seeds; of several the median has to hold more closely.",
         )
+        late = last.number_input(
+            "Passes late by, %",
+            0,
+            round(100 * MOST_LATE),
+            round(100 * PACE_TOLERANCE),
+            key="validate-late",
+            persist_state="session",
+            disabled=why is not None,
+            help="How much longer than the profile says passes may take before the run is given up: on a machine that also does other "
+            "things they come late, and then predictions cannot hold.",
+        )
         asked = st.form_submit_button(
             "Run", type="primary", icon=":material/play_arrow:", disabled=why is not None or busy, key="validate-start"
         )
     if why is not None:
         st.info(why, icon=":material/info:")
     if asked:
-        _start(profile, tuple(algorithms), int(updates), int(runs))
+        _start(profile, tuple(algorithms), int(updates), int(runs), late / 100)
     if st.session_state.get(RUN) is not None:
         _follow()
 
 
-def _start(profile: str, algorithms: tuple[str, ...], updates: int, runs: int) -> None:
+def _start(profile: str, algorithms: tuple[str, ...], updates: int, runs: int, late: float) -> None:
     try:
         chosen = session.current().profile() if profile == OWN else load_profile(profile)
         order = Order(
@@ -164,6 +175,7 @@ def _start(profile: str, algorithms: tuple[str, ...], updates: int, runs: int) -
             algorithms=algorithms,
             updates=updates,
             runs=runs,
+            pace_tolerance=late,
         )
         st.session_state[RUN] = validation_run.start(order, _session_lives())
         st.session_state.pop(TAKEN, None)

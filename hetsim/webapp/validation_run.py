@@ -33,6 +33,7 @@ from hetsim.export import safe_label
 from hetsim.validation_page import ValidationMaterial
 
 State = Literal["running", "ending", "done", "failed", "cancelled"]
+PACE_TOLERANCE, MOST_LATE = 0.25, 10.0  # of `hetsim validate`; beyond ten times it says nothing [our choice]
 LEAST_UPDATES, MOST_UPDATES, MOST_RUNS = 4, 200, 3  # some minutes at most [our choice]
 GONE_S = 15.0  # a session that has been away so long has not just reloaded its page [our choice]
 LOOK_EVERY_S = 1.0
@@ -52,6 +53,7 @@ class Order:
     updates: int = 30
     runs: int = 1
     seed: int = 0
+    pace_tolerance: float = PACE_TOLERANCE
 
     def __post_init__(self) -> None:
         if not self.algorithms:
@@ -60,11 +62,14 @@ class Order:
             raise UsageError(f"updates: {LEAST_UPDATES} to {MOST_UPDATES}, not {self.updates}")
         if not 1 <= self.runs <= MOST_RUNS:
             raise UsageError(f"runs: 1 to {MOST_RUNS}, not {self.runs}")
+        if not 0 <= self.pace_tolerance <= MOST_LATE:
+            raise UsageError(f"pace tolerance: 0 to {MOST_LATE:g}, not {self.pace_tolerance:g}")
 
     def words(self) -> list[str]:
         """The options, as `hetsim validate` takes them after the profile."""
         named = [word for label in self.algorithms for word in ("-a", label)]
-        return [*named, "--updates", str(self.updates), "--runs", str(self.runs), "--seed", str(self.seed)]
+        numbers = {"updates": self.updates, "runs": self.runs, "seed": self.seed, "pace-tolerance": self.pace_tolerance}
+        return [*named, *(word for name, value in numbers.items() for word in (f"--{name}", str(value)))]
 
 
 class Run:

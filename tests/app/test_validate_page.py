@@ -242,9 +242,11 @@ def test_what_is_ordered_is_what_was_chosen(started: list[StandIn]) -> None:
     app.multiselect(key="validate-algorithms").set_value(["s-sgd", "asgd"])
     app.number_input(key="validate-updates").set_value(12)
     app.number_input(key="validate-runs").set_value(2)
+    app.number_input(key="validate-late").set_value(80)
     begin(app)
     (run,) = started
     assert (run.order.algorithms, run.order.updates, run.order.runs) == (("s-sgd", "asgd"), 12, 2)
+    assert run.order.pace_tolerance == 0.8 and "--pace-tolerance 0.8" in " ".join(run.order.words())
     assert "name: emulated-4-slow-link" in run.order.profile_yaml
     assert app.button(key="validate-cancel")
 

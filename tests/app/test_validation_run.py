@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def order(updates: int, profile: str = TWO) -> Order:
-    return Order(profile_yaml=profile, name="two", algorithms=("s-sgd",), updates=updates)
+    return Order(profile_yaml=profile, name="two", algorithms=("s-sgd",), updates=updates, pace_tolerance=10.0)
 
 
 def until(happens: Callable[[], bool]) -> bool:
@@ -71,7 +71,9 @@ def at_work(run: Run) -> bool:
 # ---- orders --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [{"updates": 3}, {"updates": 201}, {"runs": 0}, {"runs": 4}, {"algorithms": ()}])
+@pytest.mark.parametrize(
+    "wrong", [{"updates": 3}, {"updates": 201}, {"runs": 0}, {"runs": 4}, {"algorithms": ()}, {"pace_tolerance": -0.1}]
+)
 def test_orders_that_cannot_be(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         Order(**{"profile_yaml": TWO, "name": "two", "algorithms": ("s-sgd",), **wrong})  # type: ignore[arg-type]
