@@ -274,20 +274,24 @@ class Updater:
         anchor: State | None = None,
         weight: float = 1.0,
         reset: bool = False,
+        shift: bool = False,
         heard: int = -1,
     ) -> State:
         """(1-weight) · own + weight · (Σ w_i x_i + (1 - Σ w_i) · anchor); without an anchor the w_i are normalised to
         sum to 1.
 
         With w_i = (Σ_j p_j H_j) p_i / H_i and the anchor the last average this is FedNova (Wang et al. 2020) for plain local SGD.
+        `shift`: own + weight · (mean - anchor), the anchor being what the own replica was among the parts.
         The optimizer state is the own one, or empty if `reset`. `heard`: the samples to count from here on, -1 for the sum of the parts'.
         """
         total = sum(w for w, _ in parts)
-        norm = total if anchor is None else 1.0
+        norm = total if anchor is None or shift else 1.0
         mixed_P = torch.zeros_like(own.parameters_P)
         for share, part in parts:
             mixed_P.add_(part.parameters_P, alpha=share / norm)
-        if anchor is not None:
+        if shift and anchor is not None:
+            mixed_P.sub_(anchor.parameters_P).add_(own.parameters_P)
+        elif anchor is not None:
             mixed_P.add_(anchor.parameters_P, alpha=1.0 - total)
         parameters_P = mixed_P if weight == 1.0 else (1.0 - weight) * own.parameters_P + weight * mixed_P
         samples = own.progress.averaged_samples + sum(

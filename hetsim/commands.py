@@ -19,7 +19,7 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | apply(h, scale, divisor, compensation, adaptive) | optimizer step on the reduced sum over the total count (or `divisor`); with `compensation` λ on g + λ g⊙g⊙(x - x̄), x̄ where the gradient was taken | update number |
 | step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
 | predict(h)                           | move the compute point to where the algorithm's `compute_point` says the next gradient belongs | None          |
-| merge(h, weight, anchored, outer)    | replica := mix of itself and the reduced parameters, or with `outer` of what an outer optimizer makes of the fragment that was reduced | None |
+| merge(h, weight, anchored, outer, shift) | replica := mix of itself and the reduced parameters; with `shift` it moves by how far they are from what it sent; with `outer` a mix with what an outer optimizer makes of the fragment that was reduced | None |
 | exchange(peer) / over()              | average the replica with another worker's as both are once the transfer is through, whatever the other does meanwhile / are as many exchanges made as the run is for? | handle / bool |
 | push() / pull()                      | send the accumulator to the server / ask for its parameters                | handle                         |
 | receive() / reply(m)                 | server: next message in order of arrival / answer a pull                   | Message / None                 |
@@ -148,12 +148,14 @@ class Predict(NamedTuple):
 
 class Merge(NamedTuple):
     """Replica := (1 - weight)·own + weight·average; anchored: weights that do not sum to 1 leave the rest on the last merged parameters;
-    outer: of the transfer's fragment, and of what the outer optimizer makes of the average."""
+    outer: of the transfer's fragment, and of what the outer optimizer makes of the average; shift: replica += weight·(average - what it sent).
+    """
 
     handle: Handle
     weight: float
     anchored: bool
     outer: bool = False
+    shift: bool = False
 
 
 class Exchange(NamedTuple):
@@ -296,9 +298,11 @@ class Port:
         """Move the compute point."""
         return Predict(handle)
 
-    def merge(self, handle: Handle, weight: float = 1.0, anchored: bool = False, outer: bool = False) -> Merge:
+    def merge(
+        self, handle: Handle, weight: float = 1.0, anchored: bool = False, outer: bool = False, shift: bool = False
+    ) -> Merge:
         """Mix the reduced parameters into the replica."""
-        return Merge(handle, weight, anchored, outer)
+        return Merge(handle, weight, anchored, outer, shift)
 
     def exchange(self, peer: int) -> Exchange:
         """Start averaging with another worker; with oneself where there is nobody."""

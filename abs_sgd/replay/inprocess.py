@@ -329,6 +329,7 @@ class _Run:
             weight=action.weight,
             reset=action.reset,
             heard=action.heard,
+            shift=action.shift,
         )
 
     def _point(self, action: Point) -> State:

@@ -56,7 +56,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Mix:
     """`parts`: (state, weight) in rank order; `anchor` -1: none. `heard`: samples of all steps before it, where only some average and a
-    replica's own count would miss the others'; -1 where all do. `outer`: a step of the outer optimizer on a fragment."""
+    replica's own count would miss the others'; -1 where all do. `outer`: a step of the outer optimizer on a fragment.
+    `shift`: the replica moves by how far the average is from the anchor."""
 
     state: int
     parent: int
@@ -67,6 +68,7 @@ class Mix:
     time_s: float
     heard: int = -1
     outer: Outer | None = None
+    shift: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +172,10 @@ class _Builder:
             elif kind == Kind.MIX:
                 offered = tuple((m[1], m[2]) for m in self.offered[source])
                 outer = self._outer(first, scale) if code == MixRule.OUTER else None
-                heard = -1 if len(offered) == s.n and outer is None else stepped
+                shift = code == MixRule.SHIFT
+                heard = -1 if len(offered) == s.n and outer is None and not shift else stepped
                 self.actions.append(
-                    Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard, outer)
+                    Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard, outer, shift)
                 )
             else:
                 own = slot if slot in self.pieces else -1

@@ -171,6 +171,7 @@ class RankRun:
                     weight=action.weight,
                     reset=action.reset,
                     heard=action.heard,
+                    shift=action.shift,
                 )
             case Point():
                 return self._point(action, parent)

@@ -18,6 +18,7 @@
     streaming-diloco         local training, fragments averaged in the background
     omnilearn                synchronous, batches moved by a proportional controller
     rennala-sgd              synchronous, the first S gradients whoever sends them
+    dasgd                    local SGD, averages merged some steps late
     delay-adaptive-asgd      asynchronous, smaller steps for older gradients
 
 A comparison that names none runs those up to abs-sgd; the others are run by name (or all with `-a all`): they have `by_default = False`.
@@ -63,6 +64,7 @@ from hetsim.algorithms import ad_psgd  # noqa: F401
 from hetsim.algorithms import streaming_diloco  # noqa: F401
 from hetsim.algorithms import omnilearn  # noqa: F401
 from hetsim.algorithms import rennala_sgd  # noqa: F401
+from hetsim.algorithms import dasgd  # noqa: F401
 from hetsim.algorithms import delay_adaptive_asgd  # noqa: F401
 # isort: on
 

@@ -185,18 +185,21 @@ class Compiler:
         return rule if seen is None else rule * float(warm_up(seen, self.training)[0])
 
     def _mix(self, state: int, parent: int, source: int, anchor: int, weight: float, code: int) -> None:
-        """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or without one they are scaled."""
+        """(1 - weight)·own + weight·average. Weights that do not sum to 1: the rest stays on the anchor, or without one they are scaled.
+
+        Shifted: own + weight·(average - anchor), weights scaled."""
         joined = self.joined[source]
         total = sum(w for _, w in joined)
-        if anchor < 0 and total <= 0.0:  # nobody had samples left: nothing to average
+        if (anchor < 0 or code == MixRule.SHIFT) and total <= 0.0:  # nobody had samples left: nothing to average
             joined, total, weight = [], 1.0, 0.0
-        share = weight if anchor >= 0 else weight / total
+        shift = code == MixRule.SHIFT
+        share = weight if anchor >= 0 and not shift else weight / total
         points: dict[int, float] = defaultdict(float)
         for member, w in joined:
             points[self.x[member]] += share * w
         if anchor >= 0:
-            points[self.x[anchor]] += weight * (1.0 - total)
-        points[self.x[parent]] += 1.0 - weight
+            points[self.x[anchor]] += -share * total if shift else weight * (1.0 - total)
+        points[self.x[parent]] += 1.0 if shift else 1.0 - weight
         kept = tuple((x, w) for x, w in points.items() if abs(w) > 1e-15)
         same = self._averages.get((source, kept)) if weight == 1.0 else None
         if same is None:

@@ -114,6 +114,7 @@ class Collectives:
             sim.hand_over(rank, transfer, command.weight)
         else:
             transfer.payload, transfer.fragment = Payload.PARAMETERS, command.fragment
+            transfer.offered[rank.rank] = rank.state
             sim.log.add(1, rank.rank, now, now, rank.state, -1, transfer.id, -1, 0, 0, command.weight)
         if command.gather:
             transfer.gathered[rank.rank] = command.gather

@@ -274,6 +274,8 @@ class Simulation:
         state = self.child(transfer, ("merge", parent))
         anchor = rank.anchor if command.anchored else -1
         fragment, rule = (transfer.fragment[0], MixRule.OUTER) if command.outer else (0, MixRule.KEEP)
+        if command.shift:
+            anchor, rule = transfer.offered[rank.rank], MixRule.SHIFT
         row = (state, parent, transfer.id, anchor, transfer.samples, fragment, command.weight)
         rank.state = rank.point = rank.anchor = state
         return self.busy(rank, Kind.MIX, row, rule, None)

@@ -134,5 +134,6 @@ class Transfer(Handle):
         self.index = -1  # how many collectives of its group came before
         self.samples = 0
         self.children: dict[Any, int] = {}  # parent state -> state, so that replicas share ids
+        self.offered: dict[int, int] = {}  # rank -> state it contributed
         self.gathered: dict[int, tuple[float, ...]] = {}
         self.causes: dict[int, str] = {}  # rank -> what its program puts the waiting down to, where it says

@@ -87,6 +87,7 @@ class MixRule(IntEnum):
 
     KEEP = 0
     RESET = 1
+    SHIFT = 3  # replica + weight·(average - anchor), the anchor being what it contributed
     OUTER = 2  # of one fragment, after a step of the outer optimizer that the header states
 
 

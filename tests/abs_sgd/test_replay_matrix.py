@@ -27,7 +27,7 @@ UPDATES = 200
 STABLE = UpdateRule(learning_rate=0.02, momentum=0.9)
 BOUNDS = {"float64": 1e-12, "float32": 1e-5}
 POINTS = ("current", "look-ahead", "local-prediction", "blend", "damped-prediction")
-ROUNDS = ("local-sgd", "streaming-diloco")  # whose updates are averages after several steps
+ROUNDS = ("local-sgd", "streaming-diloco", "dasgd")  # whose updates are averages after several steps
 DELAYED = ("one-step-delay", "one-step-delay-balanced", "abs-sgd")
 SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "s-sgd": ("s-sgd", {}),
@@ -57,6 +57,8 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "eager-sgd, solo": ("eager-sgd", {"mode": "solo", "divisor": "present"}),
     "streaming-diloco": ("streaming-diloco", {}),
     "streaming-diloco, late": ("streaming-diloco", {"overlap_steps": 9, "local_steps": 10}),
+    "dasgd": ("dasgd", {}),
+    "dasgd, later": ("dasgd", {"delay_steps": 5}),
     "ad-psgd": ("ad-psgd", {}),
     "ad-psgd, not overlapped": ("ad-psgd", {"overlap": False}),
     "dc-asgd": ("dc-asgd", {}),

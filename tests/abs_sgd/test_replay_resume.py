@@ -82,6 +82,7 @@ def test_cuts_count_updates_as_training_does(algorithm: str) -> None:
         "local-sgd",
         "ad-psgd",
         "streaming-diloco",
+        "dasgd",
     )  # whose averages come every eight steps, or not to all
     assert cuts(schedule, 0) == [] and cuts(schedule, 10**6) == []
 

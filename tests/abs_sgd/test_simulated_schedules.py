@@ -81,7 +81,9 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
         elif kind == Kind.MIX and state not in expected:
             total = sum(w for w, _ in offered[source])
             mean = sum(w * expected[s] for w, s in offered[source])
-            mean = mean / total if slot < 0 else mean + (1 - total) * expected[slot]
+            shift = schedule.code[row] == MixRule.SHIFT
+            mean = mean / total if slot < 0 or shift else mean + (1 - total) * expected[slot]
+            mean += expected[parent] - expected[slot] if shift else 0.0
             expected[state] = (1 - scale) * expected[parent] + scale * mean
     assert len(seen) > 20
     for state, made in seen.items():

@@ -383,4 +383,45 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         MIX     1   13   13   12   10    2    .    0    0  0.5    2
         """,
     ),
+    (
+        # H = 2, d = 1: the average starts when b has made two steps at 8 and takes 2 s; a, a step ahead, waits until 10, b merges after
+        # its third step at 12, each from where it is by the average less what it sent (the anchor in the eighth column; code 3)
+        "dasgd",
+        {"local_steps": 2},
+        2,
+        """
+        GRAD    0    0    2    0    .    .    0    2    0    1    0
+        STEP    0    2    2    1    0    .    0    2    2    1    0
+        GRAD    1    0    4    0    .    .    1    2    2    1    0
+        STEP    1    4    4    2    0    .    1    2    2    1    0
+        GRAD    0    2    4    1    .    .    2    2    4    1    0
+        STEP    0    4    4    3    1    .    2    2    2    1    0
+        JOIN    0    4    4    3    .    0    .    0    0    4    0
+        GRAD    0    4    6    3    .    .    3    2    8    1    0
+        STEP    0    6    6    4    3    .    3    2    2    1    0
+        GRAD    1    4    8    2    .    .    4    2    6    1    0
+        STEP    1    8    8    5    2    .    4    2    2    1    0
+        JOIN    1    8    8    5    .    0    .    0    0    4    0
+        REDUCE  *    8   10    .    .    0    .    0    0    1    1
+        WAIT    0    6   10    .    .    0    .    0    0    1    0
+        MIX     0   10   10    6    4    0    3    0    0    1    3
+        GRAD    1    8   12    5    .    .    5    2   10    1    0
+        STEP    1   12   12    7    5    .    5    2    2    1    0
+        MIX     1   12   12    8    7    0    5    0    0    1    3
+        GRAD    0   10   12    6    .    .    6    2   12    1    0
+        STEP    0   12   12    9    6    .    6    2    2    1    0
+        JOIN    0   12   12    9    .    1    .    0    0    4    0
+        GRAD    0   12   14    9    .    .    7    2   16    1    0
+        STEP    0   14   14   10    9    .    7    2    2    1    0
+        GRAD    1   12   16    8    .    .    8    2   14    1    0
+        STEP    1   16   16   11    8    .    8    2    2    1    0
+        JOIN    1   16   16   11    .    1    .    0    0    4    0
+        REDUCE  *   16   18    .    .    1    .    0    0    1    1
+        WAIT    0   14   18    .    .    1    .    0    0    1    0
+        MIX     0   18   18   12   10    1    9    0    0    1    3
+        GRAD    1   16   20   11    .    .    9    2   18    1    0
+        STEP    1   20   20   13   11    .    9    2    2    1    0
+        MIX     1   20   20   14   13    1   11    0    0    1    3
+        """,
+    ),
 ]

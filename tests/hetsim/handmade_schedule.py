@@ -171,7 +171,9 @@ def monte_carlo(
             case Kind.MIX:
                 total = sum(w for _, w in joined[source])
                 mean = sum((w * x[j] for j, w in joined[source]), np.zeros(shape))
-                mean = mean / total if slot < 0 else mean + (1.0 - total) * x[slot]
+                shift = s.code[r] == MixRule.SHIFT
+                mean = mean / total if slot < 0 or shift else mean + (1.0 - total) * x[slot]
+                mean = mean + x[parent] - x[slot] if shift else mean
                 x[state], v[state] = (1.0 - scale) * x[parent] + scale * mean, v[parent]
             case Kind.PREDICT if s.code[r] == PointRule.LOOK_AHEAD:
                 x[state] = x[parent] - scale * lr * v[parent]

@@ -233,6 +233,7 @@ OPTIONS["streaming-diloco"] += [
     {"local_steps": 1, "fragments": 1, "overlap_steps": 0},
     {"overlap_steps": 19},
 ]
+OPTIONS["dasgd"] += [{"local_steps": 4, "delay_steps": 3}, {"local_steps": 1, "delay_steps": 0}]
 OPTIONS["eager-sgd"] += [{"mode": "solo", "divisor": "present"}]
 OPTIONS["ringmaster-asgd"] += [{"threshold": 1}, {"threshold": 2}, {"threshold": 1000}]
 

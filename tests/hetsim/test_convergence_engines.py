@@ -309,3 +309,15 @@ def test_exchanges_of_pairs_against_monte_carlo() -> None:
     for k, row in enumerate(progress_of(schedule).rows.tolist(), 1):
         mean, error = sampled[int(schedule.state[row])]
         assert k % 8 or abs(exact[k] - mean) < 4 * error
+
+
+def test_late_averages_against_monte_carlo() -> None:
+    """DaSGD: what was averaged is not what is held any more; within 4 standard errors."""
+    c = cluster([4.0, 1.0, 2.0], gradient_bytes=4.0, bandwidths=[40.0] * 3, global_batch_samples=13)
+    schedule = simulate(c, "dasgd", options={"local_steps": 4, "delay_steps": 2}, updates=8).schedule
+    training = Training(momentum=0.8, weight_decay=0.01)
+    exact = joint(schedule, training, 0.15, 0.8).loss[:, 0]
+    sampled = monte_carlo(schedule, Q, 0.15, 0.8, training, PATHS, seed=7)
+    for k, row in enumerate(progress_of(schedule).rows.tolist(), 1):
+        mean, error = sampled[int(schedule.state[row])]
+        assert abs(exact[k] - mean) < 4 * error

@@ -130,7 +130,10 @@ class Scalar:
         elif kind == Kind.MIX:
             weights = [w for _, _, w in self.joined[source]]
             mean = sum(w * self.x[number] for _, number, w in self.joined[source])
-            mean = mean / sum(weights) if slot < 0 else mean + (1 - sum(weights)) * self.x[slot]
+            shift = code == MixRule.SHIFT
+            mean = mean / sum(weights) if slot < 0 or shift else mean + (1 - sum(weights)) * self.x[slot]
+            if shift:
+                mean += self.x[parent] - self.x[slot]
             self.x[state], self.v[state] = (1 - scale) * self.x[parent] + scale * mean, self.v[parent]
 
     def outer_step(self, state: int, parent: int, source: int, fragment: int, share: float) -> None:

@@ -157,7 +157,7 @@ class Replay:
                 return None
             case cmd.Merge(handle, weight, anchored):
                 row = self.take(rank, Kind.MIX, handle.id)
-                assert s.scale[row] == weight and (s.slot[row] >= 0) == anchored
+                assert s.scale[row] == weight and (s.slot[row] >= 0) == (anchored or command.shift)
                 return None
             case cmd.Count() | cmd.Now():
                 value = self.outcomes[rank].popleft()
@@ -209,7 +209,10 @@ class Replay:
             return cmd.Reduced(0, {}, (), not self.pulls[rank])
         if self.still_to_join[transfer]:
             return BLOCKED
-        if self.algorithm.name == "streaming-diloco":  # the last to be launched may not be the first that says stop
+        if self.algorithm.name in (
+            "streaming-diloco",
+            "dasgd",
+        ):  # the last to be launched may not be the first that says stop
             return cmd.Reduced(self.samples[transfer], {}, self.members[transfer], not goes_on)
         return cmd.Reduced(
             self.samples[transfer], self.gathered.get(transfer, {}), self.members[transfer], transfer == self.last
