@@ -1,13 +1,14 @@
 """How long a new picture takes when a slider moves, and how far it is from the comparison it stands for.
 
-    OMP_NUM_THREADS=1 python benchmarks/explorer_latency.py [--workers 4 8 16 64] [--moves 20] [--accuracy 4]
+    OMP_NUM_THREADS=1 python benchmarks/explorer_latency.py [--workers 4 8 16 64] [--moves 20] [--accuracy 4] [--page 10]
 
 A walk: every move changes one field of `mixed-gpu-16` with as many workers, the others stay. A picture is loading the profile and
 `hetsim.quick.quick` with all default algorithms, timing and curves, in this process, on one core; in processor time, since other work
 may share the machine, and in wall time. `fixed`: at the profile's own settings. `tuned`: the same moves again with each algorithm at the
 best of the grid; their schedules may still be there from before. Goals for `fixed`: median 0.5 s and 95th percentile 1.2 s for 4 to 16
-workers, 4 s for 64. With --accuracy N the tuned pictures of N moves on four workers are held against `hetsim.compare` on the same seed (a
-minute each).
+workers, 4 s for 64. With --page N also the page: N moves of a slider of Explore, each a run of the whole script with figures and table as
+streamlit's AppTest runs it, tuned, without browser and network. With --accuracy N the tuned pictures of N moves on four workers are held
+against `hetsim.compare` on the same seed (a minute each).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 from hetsim import load_profile
 from hetsim.cluster import Profile
@@ -107,6 +109,29 @@ def accuracy(moves: int) -> None:
     )
 
 
+def page(moves: int) -> None:
+    """Moves of the bandwidth's slider to values that were not shown before."""
+    from streamlit.testing.v1 import AppTest
+
+    app = AppTest.from_file(Path(__file__).parents[1] / "app.py", default_timeout=120)
+    app.run()
+    slider = next(s for s in app.sidebar.select_slider if s.label.startswith("Bandwidth"))
+    steps = [step for step in slider.options if float(step) != slider.value]
+    cpu, wall = [], []
+    for step in random.Random(0).sample(steps, min(moves, len(steps))):
+        slider = next(s for s in app.sidebar.select_slider if s.label.startswith("Bandwidth"))
+        begun, used = time.perf_counter(), time.process_time()
+        slider.set_value(float(step)).run()
+        cpu.append(time.process_time() - used)
+        wall.append(time.perf_counter() - begun)
+        if app.exception or len(app.metric) != 4:
+            raise SystemExit(f"bandwidth {step}: the page is not complete")
+    print(
+        f"\nthe whole page, 4 workers, tuned: processor {1e3 * statistics.median(cpu):,.0f} ms (95 %: {1e3 * high(cpu):,.0f}), "
+        f"wall {1e3 * statistics.median(wall):,.0f} ms (95 %: {1e3 * high(wall):,.0f}); goals 1 s (2 s)"
+    )
+
+
 def _errors(values: list[float]) -> str:
     if not values:
         return f"{'–':>15}{'–':>9}"
@@ -119,6 +144,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="*", default=[4, 8, 16, 64])
     parser.add_argument("--moves", type=int, default=20)
     parser.add_argument("--accuracy", type=int, default=0, metavar="N")
+    parser.add_argument("--page", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
     print(f"{'':>7}  {'':>5}  {'processor ms':>17} {'wall ms':>17}  {'goals s':>15}")
     print(f"{'workers':>7}  {'':>5}  {'median':>9} {'95 %':>7} {'median':>9} {'95 %':>7}  {'median':>8} {'95 %':>6}")
@@ -126,6 +152,8 @@ def main() -> None:
         latency(workers, arguments.moves)
     if arguments.accuracy:
         accuracy(arguments.accuracy)
+    if arguments.page:
+        page(arguments.page)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_algorithms_target_seed_and_tuning() -> None:
     fine(app.run())
     view = view_of(app)
     assert (view.algorithms, view.target, view.seed, view.tuned) == (("s-sgd",), 2.0, 5, False)
-    assert app.metric[0].value == "not reached", "at the profile's learning rate, within so few samples"
+    assert app.metric[0].value != "not reached"
     widget(app, "Tune learning rate and momentum of each").set_value(True)
     fine(app.run())
     assert view_of(app).tuned and app.metric[0].value != "not reached"
