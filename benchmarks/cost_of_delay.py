@@ -19,6 +19,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -146,7 +147,7 @@ def fewest(policy: Policy, beta: float, batch: int) -> float:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, list[str]]]) -> Table:
     """Policies down."""
-    out = Table(title=title)
+    out = Table(title=title, box=box.MARKDOWN, title_justify="left")
     out.add_column("compute point")
     for column in columns:
         out.add_column(column, justify="right")

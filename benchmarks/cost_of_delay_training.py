@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from delayed_training import Bench, Cell, Method, Trained, half_resolution, schedule_of
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -60,20 +61,25 @@ class Study:
         return found
 
     def best(self, method: Method) -> float | None:
-        """The rate with the fewest samples to the target, median of the tuning seeds, then the lowest loss; None until one is trained."""
+        """The rate with the fewest samples to the target, median of the tuning seeds, or the lowest loss at the end where all train
+        equally long; None until one is trained."""
 
-        def score(runs: list[Trained]) -> tuple[float, float]:
-            taken = median(self.bench.samples_to(run, self.bench.target) for run in runs)
-            return taken, median(self.bench.last_loss(run) for run in runs)
+        def score(runs: list[Trained]) -> float:
+            bench = self.bench
+            return median(bench.samples_to(r, bench.target) if bench.stop else bench.last_loss(r) for r in runs)
 
         found = self.tuned(method)
         return min(found, key=lambda rate: score(found[rate]), default=None)
 
-    def reference(self, method: Method, seed: int) -> Trained | None:
-        """S-SGD's best curve on that seed, with the same optimizer and batch, the first of them in the study; None for itself."""
+    def synchronous(self, method: Method) -> Method:
+        """S-SGD with the same optimizer and batch, the first of them in the study."""
         same = (m for m in self.methods if (m.name, m.optimizer, m.batch) == ("S-SGD", method.optimizer, method.batch))
-        other = next(same, method)
-        rate = None if other is method else self.best(other)
+        return next(same, method)
+
+    def reference(self, method: Method, seed: int) -> Trained | None:
+        """The curve of S-SGD at its best rate on that seed."""
+        other = self.synchronous(method)
+        rate = self.best(other)
         return None if rate is None else self.bench.kept(Cell(method=other, rate=rate, seed=seed))
 
     def cells(self) -> Iterable[Cell]:
@@ -93,7 +99,10 @@ class Study:
         """Trains what is not kept."""
         for cell in self.cells():
             if self.bench.kept(cell) is None:
-                trained = self.bench.train(cell, self.reference(cell.method, cell.seed))
+                reference = (
+                    None if self.synchronous(cell.method) is cell.method else self.reference(cell.method, cell.seed)
+                )
+                trained = self.bench.train(cell, reference)
                 print(
                     f"{cell}: {self.bench.last_loss(trained):.4f} {trained.ended} ({trained.cpu_s:.1f} s)", flush=True
                 )
@@ -151,11 +160,6 @@ def warm(method: Method, updates: int) -> Method:
     return replace(method, name=f"{method.name}, {updates} synchronous updates", options=options)
 
 
-def always(method: Method) -> Method:
-    """The same without delay: open batches, every update synchronous."""
-    return replace(warm(method, 10**6), name="no delay, open batches")
-
-
 def cifar10() -> Sections:
     """Rates around the quadratic model's best, which is S-SGD's for every predicted point at B = 128."""
     r, low, adam, large = (0.05, 0.1), (0.0125, 0.025), (0.001, 0.003), (0.1, 0.2)
@@ -189,6 +193,7 @@ def cifar10() -> Sections:
 def digits() -> Sections:
     """Two or three rates a method, around the best of S-SGD."""
     r, low, fast, adam, high = (0.05, 0.1, 0.2), (0.0125, 0.025, 0.05), (0.1, 0.2, 0.4), (0.003, 0.01), (0.8, 1.6)
+    best = (0.2,)  # of fixed shares, by S-SGD, local-prediction and blend alike
     sections: dict[str, tuple[Method, ...]] = {}
     for batch, rates in ((64, r), (256, fast)):
         sections[f"SGD, β = .9, B = {batch}"] = tuple(
@@ -203,10 +208,8 @@ def digits() -> Sections:
             for m in (none(rates=fast), local(16, rates=fast), blend(16, rates=fast), last(rates=fast))
         )  # fmt: skip
         sections[f"SGD, β = .9, B = {batch}, shares that change"] = tuple(
-            replace(m, batch=batch, shares=shares) for shares in ("jittering", "wandering")
-            for m in (
-                local(4, rates=rates[1:]), local(16, rates=rates[1:]), blend(16, rates=rates[1:]), always(local(16, rates=rates[1:])),
-            )
+            replace(m, batch=batch, shares=shares)
+            for shares in ("jittering", "wandering") for m in (local(4, rates=best), blend(4, rates=best))
         )  # fmt: skip
         sections[f"AdamW, β1 = .9, B = {batch}"] = tuple(
             replace(m, batch=batch, optimizer="adamw", rates=adam) for m in (
@@ -256,11 +259,12 @@ def ratios(study: Study, method: Method) -> list[float]:
     out = []
     for seed in range(study.seeds):
         own = None if rate is None else study.bench.kept(Cell(method=method, rate=rate, seed=seed))
-        other = study.reference(method, seed) or own
+        other = study.reference(method, seed)
         if own is not None and other is not None:
             bench = study.bench
             base = bench.samples_to(other, bench.target)
-            out.append(bench.samples_to(own, bench.target) / base if math.isfinite(base) else math.nan)
+            if math.isfinite(base):
+                out.append(bench.samples_to(own, bench.target) / base)
     return out
 
 
@@ -294,27 +298,22 @@ def row(study: Study, method: Method) -> list[str] | None:
     return [*cells, str(len(known))]
 
 
+COLUMNS = ("compute point", "β", "n", "shares", "mean batch", "best lr", "samples", "over S-SGD: median (range)")
+
+
 def tables(study: Study) -> Iterable[Table]:
     """One per section: what was trained."""
+    ends = [] if study.bench.stop else ["loss at the end"]
     for title, methods in study.sections.items():
-        out = Table(title=f"{title}, target {study.bench.target:g}")
-        ends = [] if study.bench.stop else ["loss at the end"]
-        for name in (
-            "compute point",
-            "n",
-            "shares",
-            "best lr",
-            "samples",
-            "over S-SGD: median (range)",
-            *ends,
-            "seeds",
-        ):
+        out = Table(title=f"{title}, target {study.bench.target:g}", box=box.MARKDOWN, title_justify="left")
+        for name in (*COLUMNS, *ends, "seeds"):
             out.add_column(name, justify="left" if name in ("compute point", "shares") else "right")
         for method in methods:
             cells = row(study, method)
             if cells is not None:
                 out.add_row(*cells)
-        yield out
+        if out.row_count:
+            yield out
 
 
 def main() -> None:
@@ -337,7 +336,7 @@ def main() -> None:
         return
     if not arguments.kept:
         replace(whole, wanted=arguments.section or "").run()
-    console = Console(width=130)
+    console = Console(width=140)
     for each in tables(whole):
         console.print(each)
 
