@@ -115,7 +115,7 @@ def _run_here(local: bool) -> None:
         )
         algorithms = st.multiselect(
             "Algorithms",
-            [name for name, kind in registry().items() if kind.live],
+            [name for name, kind in registry().items() if kind.live is True],
             default=["abs-sgd"],
             max_selections=4,
             key="validate-algorithms",
