@@ -131,6 +131,11 @@ def local(workers: int = 4, **keys: Any) -> Method:
     return Method(**{"name": "local-prediction", "options": point("local-prediction"), "workers": workers, **keys})
 
 
+def damped(workers: int, **keys: Any) -> Method:
+    """Each worker predicts with its own gradient, corrected by how far its last one was from the group's."""
+    return Method(**{"name": "damped-prediction", "options": point("damped-prediction"), "workers": workers, **keys})
+
+
 def blend(workers: int, **keys: Any) -> Method:
     """Each worker predicts with its own gradient and the last mean."""
     options = point("blend", blend=share(workers))
@@ -173,8 +178,9 @@ def cifar10() -> Sections:
             for m in (none(rates=r), local(16, rates=r), current(rates=r), last(rates=r), blend(16, rates=r), ahead(1.0, rates=r))
         ),
         "SGD, β = .9, B = 512": (
-            none(batch=512, rates=large), local(16, batch=512, rates=large), blend(16, batch=512, rates=large), ahead(batch=512, rates=r),
-            last(batch=512, rates=large),
+            none(batch=512, rates=large), local(16, batch=512, rates=large), damped(16, batch=512, rates=large),
+            warm(local(16, batch=512, rates=large), 20), warm(damped(16, batch=512, rates=large), 20),
+            blend(16, batch=512, rates=large), ahead(batch=512, rates=r), last(batch=512, rates=large),
         ),
         "SGD, β = .9, B = 128, shares that change": (
             local(16, rates=r, shares="jittering"), local(16, rates=r, shares="wandering"), blend(16, rates=r, shares="jittering"),
@@ -246,7 +252,11 @@ def seconds_of(bench: Bench, method: Method) -> float:
     """Processor seconds of a cell, estimated from what samples and passes took on one core [measured: CIFAR-10 3,300 samples a second in
     batches, 2.5 ms a further pass; digits 30,000 and .25 ms]; digits end about half-way."""
     each, a_pass, share = (1 / 30_000, 0.00025, 0.5) if bench.stop else (1 / 3300, 0.0025, 1.0)
-    passes = method.workers if dict(method.options).get("compute_point") in ("local-prediction", "blend") else 1
+    passes = (
+        method.workers
+        if dict(method.options).get("compute_point") in ("local-prediction", "damped-prediction", "blend")
+        else 1
+    )
     return share * bench.max_samples * (each + a_pass * (passes - 1) / method.batch)
 
 
