@@ -62,6 +62,7 @@ class _Comparison(_Document):
     assumptions: tuple[str, ...]
     algorithms: tuple[Row, ...] = Field(min_length=1)
     tariffs: dict[str, Tariff] = {}
+    method: str = "full"
     verdict: str
     command: str | None = None
 

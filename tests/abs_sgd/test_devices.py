@@ -101,7 +101,7 @@ def test_a_live_run_on_a_device_that_is_not_there_starts_nothing(monkeypatch: py
 def test_ranks_are_told_their_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = []
 
-    def run(job: object) -> None:
+    def run(job: object, _progress: object) -> None:
         jobs.append(job)
         raise RuntimeError("seen")
 

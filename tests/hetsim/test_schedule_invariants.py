@@ -77,7 +77,7 @@ MUTATIONS: list[Mutation] = [
     (ASGD, lambda s: changed(s, "state", nth(s, Kind.COPY, 0), -1), "COPY without its state"),
     (ABS, lambda s: changed(s, "parent", nth(s, Kind.PREDICT, 0), -1), "PREDICT without its parent"),
     (SYNC, lambda s: changed(s, "code", nth(s, Kind.WAIT, 0), 7), "WAIT with a code that is not known"),
-    (ABS, lambda s: changed(s, "code", nth(s, Kind.PREDICT, 0), 4), "PREDICT with a code"),
+    (ABS, lambda s: changed(s, "code", nth(s, Kind.PREDICT, 0), 99), "PREDICT with a code"),
     (SYNC, lambda s: dataclasses.replace(s, kind=s.kind[:-1]), "columns of unequal length"),
     (SYNC, lambda s: dataclasses.replace(s, header=dataclasses.replace(s.header, dataset_samples=0)), "a data set"),
     (SYNC, lambda s: dataclasses.replace(s, header=dataclasses.replace(s.header, workers=())), "needs workers"),
