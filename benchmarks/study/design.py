@@ -1,0 +1,99 @@
+"""What the study compares: nine clusters, every algorithm, and the batches among which each may choose.
+
+Three kinds of heterogeneous cluster, of 4, 8 and 16 workers each, all shipped as profiles: unequal GPUs (`mixed-gpu-N`), equal GPUs of which
+one has a slow link (`slow-link-N`), unequal GPUs whose speeds and bandwidth change while they train (`changing-N`). ResNet18 on CIFAR-10:
+step times published by others, constants of the quadratic model fitted to published runs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hetsim import load_profile
+from hetsim.algorithms import registry
+from hetsim.cluster import Profile
+from hetsim.cluster.spec import Cluster, Link, Worker
+
+KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
+SIZES = (4, 8, 16)
+SEEDS = 5
+MAX_SAMPLES = 10_000_000  # twice the profiles': room for methods that need more samples, none of which is slow for that reason alone
+
+GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096)
+MICRO_BATCHES = (10, 20, 40, 80, 160)  # of the slowest GPU, where batches are open and the cluster sets them
+VARIANTS = {"local-sgd": ("local-sgd:local_steps=4", "local-sgd", "local-sgd:local_steps=16")}  # whose steps matter as a batch does
+
+OWN = "abs-sgd"
+LITERAL = "abs-sgd:compute_point=current"
+ABLATION = "one-step-delay-balanced"
+ABLATION_LITERAL = "one-step-delay-balanced:compute_point=current"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """An algorithm of the study: the labels and the batches (`path`, `values`) of which it takes the best."""
+
+    name: str
+    labels: tuple[str, ...]
+    path: str
+    values: tuple[int, ...]
+
+
+def contestants() -> tuple[Contestant, ...]:
+    """Every registered algorithm, and the two literal readings."""
+    labels = {name: VARIANTS.get(name, (name,)) for name in registry()}
+    labels |= {label: (label,) for label in (ABLATION_LITERAL, LITERAL)}
+    return tuple(_contestant(name, variants) for name, variants in labels.items())
+
+
+def _contestant(name: str, labels: tuple[str, ...]) -> Contestant:
+    is_open = registry()[name.partition(":")[0]].split == "open"
+    path, values = ("micro", MICRO_BATCHES) if is_open else ("global", GLOBAL_BATCHES)
+    return Contestant(name=name, labels=labels, path=f"training.{path}_batch_samples", values=values)
+
+
+def published(name: str) -> bool:
+    """Whether a baseline is somebody's published method at its published compute point: not ours, and not with our compute point."""
+    return not name.startswith((OWN, ABLATION))
+
+
+def profile_of(kind: str, size: int, path: str, value: int) -> Profile:
+    """One cluster with one batch."""
+    return load_profile(f"{KINDS[kind]}-{size}", overrides=[f"{path}={value}", f"training.max_samples={MAX_SAMPLES}"])
+
+
+def after_changes(cluster: Cluster) -> Cluster:
+    """The cluster as it stays once everything has changed that will: on it batches are chosen, for a run is longer than its changes.
+
+    What ends is left out; what stays is put into the workers' times and the links' bandwidths.
+    """
+    network = cluster.network
+    return replace(
+        cluster,
+        workers=tuple(_slowed(worker) for worker in cluster.workers),
+        network=replace(
+            network,
+            links=tuple(_changed(link) for link in network.links),
+            node_links={name: _changed(link) for name, link in network.node_links.items()},
+            server=None if network.server is None else _changed(network.server),
+        ),
+    )
+
+
+def _slowed(worker: Worker) -> Worker:
+    factor = math.prod(s.factor for s in worker.slowdowns if math.isinf(s.until_s))
+    return replace(
+        worker,
+        slowdowns=(),
+        samples_per_s=worker.samples_per_s / factor,
+        overhead_s=worker.overhead_s * factor,
+        floor_s=worker.floor_s * factor,
+        step_times_s=tuple((samples, seconds * factor) for samples, seconds in worker.step_times_s),
+    )
+
+
+def _changed(link: Link) -> Link:
+    lasting = [change for change in link.changes if math.isinf(change.until_s)]
+    rate = max(lasting, key=lambda change: change.at_s).bytes_per_s if lasting else link.bytes_per_s
+    return replace(link, bytes_per_s=rate, changes=())

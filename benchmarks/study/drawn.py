@@ -1,0 +1,123 @@
+"""Clusters drawn at random: where ABS-SGD pays, and a rule of one line for it.
+
+    python benchmarks/study/drawn.py -o study/drawn --clusters 120
+
+Workers: 4, 8 or 16, each one of the GPUs of one published study; a bandwidth of 1 to 50 Gbit/s, and on every other cluster one link of a
+tenth of it; jitter of 0 to 20 %. Every algorithm at its best batch, learning rate and momentum, by steady states (docs/sweeps.md: errors of
+up to 9 % for one algorithm on one cluster, 1.4 % in the median), one seed. Printed: the share of clusters on which ABS-SGD wins, by what it
+is told apart best, and the rule checked on the half of the clusters that it was not made from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from design import MAX_SAMPLES, Contestant, contestants
+from joblib import Parallel, delayed
+
+from hetsim import load_profile, writing
+from hetsim.cluster import Profile
+from hetsim.compute.model import pass_model
+from hetsim.convergence.constants import constants_of
+from hetsim.sweeps.cell import run_cell
+
+GPUS = ("A100", "QuadroRTX6000", "RTX2080Ti", "T4")  # measured in one study (Sia, SOSP 2023)
+SIZES = (4, 8, 16)
+BANDWIDTHS = (1.0, 50.0)  # Gbit/s, log-uniform
+JITTER = (0.0, 0.02, 0.05, 0.1, 0.2)
+SLOW = 10.0
+SEED = 0
+
+
+def draw(index: int, *overrides: str) -> Profile:
+    """The cluster of that number; every number gives the same cluster always."""
+    rng = np.random.default_rng([2026, index])
+    size = SIZES[index % len(SIZES)]
+    bandwidth = float(round(math.exp(rng.uniform(*np.log(BANDWIDTHS))), 2))
+    jitter = float(rng.choice(JITTER))
+    kinds = int(rng.integers(1, len(GPUS) + 1))
+    of = rng.choice(rng.permutation(GPUS)[:kinds], size=size)
+    workers = [{"name": f"w{i}", "gpu": str(gpu), "jitter_cv": jitter} for i, gpu in enumerate(of)]
+    document: dict[str, Any] = {
+        "schema_version": 1, "name": f"drawn-{index}", "extends": "mixed-gpu-4", "workers": workers,
+        "network": {"bandwidth_gbit_per_s": bandwidth},
+        "training": {"max_samples": MAX_SAMPLES},
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        document["network"]["links"] = {"w0": {"bandwidth_gbit_per_s": round(bandwidth / SLOW, 3)}}
+    return load_profile(json.dumps(document) + "\n", overrides=overrides)
+
+
+def features(profile: Profile) -> dict[str, float]:
+    """What a person knows of a cluster before anything is simulated.
+
+    `all_reduce_s`: one ring all-reduce by the slowest link; `critical_s`: in which the whole cluster computes a critical batch, nobody
+    waiting; `spread`: speed of the fastest over that of the slowest, in samples/s at 128 samples.
+    """
+    cluster = profile.cluster()
+    speeds = [128 / pass_model(w).seconds(128) for w in cluster.workers]
+    critical = constants_of(cluster.workload).noise_scale_samples
+    n, slowest = cluster.n, min(cluster.network.links, key=lambda link: link.bytes_per_s)
+    part = cluster.workload.gradient_bytes / n
+    return {
+        "workers": float(n),
+        "all_reduce_s": 2 * (n - 1) * (slowest.latency_s + part / slowest.bytes_per_s),
+        "critical_s": critical / sum(speeds),
+        "spread": max(speeds) / min(speeds),
+        "jitter": cluster.workers[0].jitter_cv,
+    }
+
+
+def piece(folder: Path, index: int) -> str:
+    """Every algorithm on one cluster."""
+    profile = draw(index)
+    found = {one.name: _best(index, one) for one in contestants()}
+    document = {"index": index, "profile": profile.name, "features": features(profile), "seconds": found}
+    writing.write_file(_place(folder, index), json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return profile.name
+
+
+def _best(index: int, one: Contestant) -> dict[str, Any] | None:
+    tried = []
+    for value in one.values:
+        cluster = draw(index, f"{one.path}={value}").cluster()
+        for row in run_cell(cluster, one.labels, "nqm", "auto", 1, SEED):
+            if row["seconds"] is not None:
+                tried.append({"batch": value, "label": row["algorithm"], "seconds": row["seconds"]})
+    return min(tried, key=lambda t: t["seconds"], default=None)
+
+
+def _place(folder: Path, index: int) -> Path:
+    return folder / f"drawn-{index:04d}.json"
+
+
+def read(folder: Path) -> list[Mapping[str, Any]]:
+    """All clusters there are."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("drawn-*.json"))]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compute what is missing."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", required=True, metavar="DIR")
+    parser.add_argument("--clusters", type=int, default=120)
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args(arguments)
+    folder = Path(asked.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [i for i in range(asked.clusters) if not _place(folder, i).exists()]
+    run = Parallel(n_jobs=asked.jobs, return_as="generator_unordered", batch_size=1)
+    for done, name in enumerate(run(delayed(piece)(folder, i) for i in missing), 1):
+        print(f"{done}/{len(missing)} {name}", file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,199 @@
+"""What the study found, from the pieces in its folder: tables in Markdown.
+
+    python benchmarks/study/results.py study
+
+Ratios are of times to target on the same seed (`hetsim.intervals.paired_ratio`): median, and the range over five seeds, which holds the
+median in 93.8 % of cases. Luck is all that varies in it; other clusters vary more (`drawn.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from design import ABLATION, ABLATION_LITERAL, KINDS, LITERAL, OWN, SEEDS, SIZES, published
+
+from hetsim.intervals import Interval, interval, paired_ratio
+
+# What each part is worth: how many times faster the second is than the first.
+PARTS = (
+    ("the delay (balanced batches, literal point)", "lb-bsp", ABLATION_LITERAL),
+    ("the compute point, on balanced batches", ABLATION_LITERAL, ABLATION),
+    ("the open batch, at the literal point", ABLATION_LITERAL, LITERAL),
+    ("the compute point, on the open batch", LITERAL, OWN),
+    ("the open batch, at the better point", ABLATION, OWN),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One algorithm on one cluster at its best batch. `seconds`: by seed, infinite where the target was not reached."""
+
+    kind: str
+    size: int
+    name: str
+    seconds: tuple[float, ...]
+    best: dict[str, Any] | None
+
+    @property
+    def median(self) -> float:
+        return interval(self.seconds).median
+
+    @property
+    def is_baseline(self) -> bool:
+        return not self.name.startswith(OWN)
+
+
+def read(folder: Path) -> list[Piece]:
+    """All pieces there are."""
+    return [_piece(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+
+
+def _piece(document: dict[str, Any]) -> Piece:
+    best = document["best"]
+    found = [] if best is None else best["seconds_by_seed"]  # one alone where the first seed did not reach it
+    seconds = tuple(math.inf if s is None else float(s) for s in found) if len(found) == SEEDS else (math.inf,) * SEEDS
+    return Piece(kind=document["kind"], size=document["size"], name=document["name"], seconds=seconds, best=best)
+
+
+def cluster(pieces: Sequence[Piece], kind: str, size: int) -> list[Piece]:
+    """The algorithms on one cluster, soonest first."""
+    return sorted((p for p in pieces if (p.kind, p.size) == (kind, size)), key=lambda p: (p.median, p.name))
+
+
+def best_of(pieces: Iterable[Piece], which: Callable[[Piece], bool]) -> Piece | None:
+    """The soonest of some, if it reached the target."""
+    found = min(filter(which, pieces), key=lambda p: (p.median, p.name), default=None)
+    return found if found is not None and math.isfinite(found.median) else None
+
+
+def ratio(pieces: Sequence[Piece], than: Piece | None, name: str) -> Interval | None:
+    """How many times faster `name` is than another, on the same seeds; None where neither reached."""
+    own = next((p for p in pieces if p.name == name), None)
+    if own is None or than is None or own.best is None or than.best is None:
+        return None
+    return paired_ratio(than.seconds, own.seconds)
+
+
+def over_kinds(pieces: Sequence[Piece], size: int, name: str, which: Callable[[Piece], bool]) -> Interval | None:
+    """The geometric mean over the three kinds of cluster of `name` over the best of some baselines, seed by seed.
+
+    None where on some cluster either is missing or did not reach the target.
+    """
+    logs = []
+    for kind in KINDS:
+        those = cluster(pieces, kind, size)
+        own, than = next((p for p in those if p.name == name), None), best_of(those, which)
+        if own is None or than is None or not all(map(math.isfinite, (*own.seconds, *than.seconds))):
+            return None
+        logs.append([math.log(b / a) for a, b in zip(own.seconds, than.seconds, strict=True)])
+    return interval([math.exp(sum(each) / len(each)) for each in zip(*logs, strict=True)])
+
+
+def any_baseline(piece: Piece) -> bool:
+    """Including ours: balanced batches with one update of delay, at the better compute point."""
+    return piece.is_baseline
+
+
+def published_baseline(piece: Piece) -> bool:
+    """Methods as somebody has published them."""
+    return published(piece.name)
+
+
+def tables(folder: Path) -> str:
+    """Everything, as Markdown."""
+    pieces = read(folder)
+    parts = [headline(pieces), ablation(pieces)]
+    parts += [
+        details(pieces, kind, size) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)
+    ]
+    return "\n\n".join(parts)
+
+
+def headline(pieces: Sequence[Piece]) -> str:
+    """ABS-SGD over the best baseline, cluster by cluster and in the mean."""
+    head = ["workers", "cluster", "best published baseline", "abs-sgd ×", "literal ×", "best of all", "abs-sgd ×"]
+    rows = []
+    for size in SIZES:
+        for kind in KINDS:
+            those = cluster(pieces, kind, size)
+            if not those:
+                continue
+            public, every = best_of(those, published_baseline), best_of(those, any_baseline)
+            rows.append(
+                [str(size), kind, _named(public), said(ratio(those, public, OWN)), said(ratio(those, public, LITERAL)),
+                 _named(every), said(ratio(those, every, OWN))]
+            )  # fmt: skip
+        mean = [
+            said(over_kinds(pieces, size, OWN, published_baseline)),
+            said(over_kinds(pieces, size, LITERAL, published_baseline)),
+            said(over_kinds(pieces, size, OWN, any_baseline)),
+        ]
+        if any(row[0] == str(size) for row in rows):
+            rows.append([str(size), "**mean of the three**", "", mean[0], mean[1], "", mean[2]])
+    return markdown(head, rows)
+
+
+def ablation(pieces: Sequence[Piece]) -> str:
+    """Which part of ABS-SGD does the work."""
+    there = [(size, kind) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)]
+    head = ["what it is worth, ×", *(f"{kind}, {size}" for size, kind in there)]
+    rows = []
+    for what, first, second in PARTS:
+        cells = []
+        for size, kind in there:
+            those = cluster(pieces, kind, size)
+            than = next((p for p in those if p.name == first), None)
+            cells.append(said(ratio(those, than, second)))
+        rows.append([what, *cells])
+    return markdown(head, rows)
+
+
+def details(pieces: Sequence[Piece], kind: str, size: int) -> str:
+    """Every algorithm on one cluster."""
+    head = ["algorithm", "to target, s", "learning rate, β", "batch", "updates", "samples/s", "busy", "T/T*"]
+    rows = []
+    for piece in cluster(pieces, kind, size):
+        name = f"`{piece.name}`"
+        if piece.best is None or not math.isfinite(piece.median):
+            rows.append([name, "not reached", *[""] * 6])
+            continue
+        row, spread = piece.best["row"], interval(piece.seconds)
+        label = piece.best["label"]
+        rows.append(
+            [name if label == piece.name else f"`{label}`", f"{spread.median:.0f} ({_number(spread.low)} – {_number(spread.high)})",
+             f"{row['learning_rate']:.3g}, {row['momentum']:g}", f"{row['batch_samples']:,.0f}", f"{row['updates']:,.0f}",
+             f"{row['samples_per_s']:,.0f}", f"{100 * row['utilisation']:.0f} %",
+             "" if row["over_least"] is None else f"{row['over_least']:.2f}"]
+        )  # fmt: skip
+    return f"**{size} workers, {kind}** ({KINDS[kind]}-{size})\n\n" + markdown(head, rows)
+
+
+def said(found: Interval | None) -> str:
+    """A ratio with its range; a dash where there is none."""
+    if found is None or not math.isfinite(found.median):
+        return "–"
+    return f"{found.median:.2f} ({_number(found.low, 2)} – {_number(found.high, 2)})"
+
+
+def _named(piece: Piece | None) -> str:
+    return "–" if piece is None else f"`{piece.name}`"
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else "∞" if math.isinf(value) else f"{value:.{digits}f}"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+if __name__ == "__main__":
+    print(tables(Path(sys.argv[1])))

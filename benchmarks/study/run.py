@@ -1,0 +1,110 @@
+"""The study: how much faster than the best tuned baseline is ABS-SGD, over three kinds of cluster and three sizes.
+
+    python benchmarks/study/run.py -o study            # computes what is missing, then prints the tables
+    python benchmarks/study/run.py -o study --kinds unequal --sizes 4
+
+1. **Choose.** Every algorithm with every batch of its grid on one seed, learning rate and momentum tuned for each: steady states
+   (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept.
+2. **Repeat.** At that batch the whole run, as `hetsim compare` does it, changes included: tuned on the first of five seeds, repeated on the
+   others. All algorithms meet the same luck on the same seed.
+
+Each piece is a file of its own in the folder, so a run that was stopped goes on where it was; Ctrl-C loses the pieces under way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import results
+from design import KINDS, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
+from joblib import Parallel, delayed
+
+from hetsim import compare, writing
+from hetsim.simulate import versions
+from hetsim.sweeps.cell import run_cell
+
+SEED = 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compute, then print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a JSON file per piece")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="default: all")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="default: all")
+    parser.add_argument("--algorithms", default=None, help="default: every registered one")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--dry-run", action="store_true", help="count what is missing")
+    asked = parser.parse_args(arguments)
+    kinds, sizes = asked.kinds.split(","), [int(size) for size in asked.sizes.split(",")]
+    chosen = [c for c in contestants() if asked.algorithms is None or c.name in asked.algorithms.split(",")]
+    folder = Path(asked.output)
+    pieces = [(kind, size, one) for size in sizes for kind in kinds for one in chosen]
+    missing = [p for p in pieces if not _place(folder, *p).exists()]
+    print(f"{len(pieces)} pieces, {len(missing)} to compute", file=sys.stderr)
+    if asked.dry_run:
+        return 0
+    folder.mkdir(parents=True, exist_ok=True)
+    for done, said in enumerate(_computed(folder, missing, asked.jobs), 1):
+        print(f"{done}/{len(missing)} {said}", file=sys.stderr, flush=True)
+    print(results.tables(folder))
+    return 0
+
+
+def _computed(folder: Path, missing: Sequence[tuple[str, int, Contestant]], jobs: int) -> Iterator[str]:
+    work = (delayed(piece)(folder, *each) for each in missing)
+    yield from Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(work)
+
+
+def _place(folder: Path, kind: str, size: int, one: Contestant) -> Path:
+    name = f"{KINDS[kind]}-{size}.{one.name.replace(':', '_').replace('=', '-')}.json"
+    return folder / name
+
+
+def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
+    """One algorithm on one cluster: choose its batch, repeat the run, keep both."""
+    tried = [
+        {"label": label, "batch": value} | _first_seed(kind, size, one.path, value, label)
+        for value in one.values
+        for label in one.labels
+    ]
+    reached = [t for t in tried if t["seconds"] is not None]
+    best = min(reached, key=lambda t: t["seconds"]) if reached else None
+    document: dict[str, Any] = {
+        "kind": kind, "size": size, "name": one.name, "path": one.path, "seed": SEED, "versions": versions(),
+        "tried": tried, "best": None if best is None else _repeated(kind, size, one.path, best),
+    }  # fmt: skip
+    writing.write_file(_place(folder, kind, size, one), json.dumps(document, indent=1, allow_nan=False) + "\n")
+    seconds = None if document["best"] is None else document["best"]["row"]["seconds"]
+    return f"{kind} {size} {one.name}: " + ("not reached" if seconds is None else f"{seconds:.0f} s")
+
+
+def _first_seed(kind: str, size: int, path: str, value: int, label: str) -> dict[str, Any]:
+    (row,) = run_cell(after_changes(profile_of(kind, size, path, value).cluster()), [label], "nqm", "auto", 1, SEED)
+    return {key: row[key] for key in ("seconds", "learning_rate", "momentum", "method")}
+
+
+def _repeated(kind: str, size: int, path: str, best: dict[str, Any]) -> dict[str, Any]:
+    found = compare(profile_of(kind, size, path, best["batch"]), [best["label"]], seeds=SEEDS, seed=SEED, jobs=1)
+    (row,) = found.algorithms
+    time = row.time_to_target_s
+    assert time is not None
+    return {
+        "label": best["label"], "batch": best["batch"], "seconds_by_seed": [*time.by_seed],
+        "row": {
+            "seconds": time.median, "learning_rate": row.learning_rate, "momentum": row.momentum,
+            "samples": row.samples_to_target, "updates": row.updates_to_target, "samples_per_s": row.samples_per_s,
+            "period_s": row.update_period_s, "batch_samples": row.mean_batch_samples, "utilisation": row.utilisation,
+            "limited_by": row.limited_by, "role": row.role, "over_least": row.yardsticks.time_over_least,
+            "over_critical": row.yardsticks.batch_over_critical,
+        },
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
