@@ -1,8 +1,8 @@
 """What the study compares: nine clusters, every algorithm, and the batches among which each may choose.
 
 Three kinds of heterogeneous cluster, of 4, 8 and 16 workers each, all shipped as profiles: unequal GPUs (`mixed-gpu-N`), equal GPUs of which
-one has a slow link (`slow-link-N`), unequal GPUs whose speeds and bandwidth change while they train (`changing-N`). ResNet18 on CIFAR-10:
-step times published by others, constants of the quadratic model fitted to published runs.
+one has a slow link (`slow-link-N`), unequal GPUs whose speeds and bandwidth change while they train (`changing-N`). The workload is ResNet18
+on CIFAR-10: step times published by others, constants of the quadratic model fitted to published runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ SIZES = (4, 8, 16)
 SEEDS = 5
 MAX_SAMPLES = 10_000_000  # twice the profiles': room for methods that need more samples, none of which is slow for that reason alone
 
-GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096)
-MICRO_BATCHES = (10, 20, 40, 80, 160)  # of the slowest GPU, where batches are open and the cluster sets them
-VARIANTS = {"local-sgd": ("local-sgd:local_steps=4", "local-sgd", "local-sgd:local_steps=16")}  # whose steps matter as a batch does
+GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
+MICRO_BATCHES = (10, 20, 40, 80, 160, 320)  # of the slowest GPU, where batches are open and the cluster sets them
+DAMPED = "compute_point=damped-prediction"
+VARIANTS = {  # of which each takes the best: local steps matter as a batch does, and compute points of our own
+    "local-sgd": ("local-sgd:local_steps=4", "local-sgd", "local-sgd:local_steps=16"),
+    "one-step-delay-balanced": ("one-step-delay-balanced", f"one-step-delay-balanced:{DAMPED}"),
+    "abs-sgd": ("abs-sgd", f"abs-sgd:{DAMPED}"),
+}
 
 OWN = "abs-sgd"
 LITERAL = "abs-sgd:compute_point=current"

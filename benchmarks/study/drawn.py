@@ -63,7 +63,7 @@ def features(profile: Profile) -> dict[str, float]:
     """
     cluster = profile.cluster()
     speeds = [128 / pass_model(w).seconds(128) for w in cluster.workers]
-    critical = constants_of(cluster.workload).noise_scale_samples
+    critical = constants_of(cluster.workload).noise_scale.noise_scale_samples
     n, slowest = cluster.n, min(cluster.network.links, key=lambda link: link.bytes_per_s)
     part = cluster.workload.gradient_bytes / n
     return {

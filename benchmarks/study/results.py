@@ -109,9 +109,7 @@ def tables(folder: Path) -> str:
     """Everything, as Markdown."""
     pieces = read(folder)
     parts = [headline(pieces), ablation(pieces)]
-    parts += [
-        details(pieces, kind, size) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)
-    ]
+    parts += [details(pieces, kind, size) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)]
     return "\n\n".join(parts)
 
 

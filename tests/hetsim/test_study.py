@@ -1,0 +1,127 @@
+"""The study's own arithmetic: clusters after their changes, ratios over kinds of cluster, pieces that did not reach the target."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hetsim import load_profile
+from hetsim.algorithms import registry
+from hetsim.cluster.spec import BandwidthChange, Slowdown
+from hetsim.compute.model import pass_model
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "study"
+
+
+@pytest.fixture(scope="module")
+def study() -> dict[str, ModuleType]:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return {name: importlib.import_module(name) for name in ("design", "results", "run", "drawn")}
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+def test_what_stays_changed_is_in_the_cluster_and_what_ends_is_not(study: dict[str, ModuleType]) -> None:
+    cluster = load_profile("mixed-gpu-4").cluster()
+    slowdowns = (
+        Slowdown(at_s=1.0, factor=1.5),
+        Slowdown(at_s=2.0, until_s=9.0, factor=7.0),
+        Slowdown(at_s=3.0, factor=2.0),
+    )
+    changes = (BandwidthChange(at_s=5.0, bytes_per_s=5e6), BandwidthChange(at_s=4.0, bytes_per_s=9e9))
+    changing = replace(
+        cluster,
+        workers=(replace(cluster.workers[0], slowdowns=slowdowns), *cluster.workers[1:]),
+        network=replace(
+            cluster.network, links=(replace(cluster.network.links[0], changes=changes), *cluster.network.links[1:])
+        ),
+    )
+    after = study["design"].after_changes(changing)
+    for samples in (1, 40, 1000):
+        slow, fast = (pass_model(c.workers[0]).seconds(samples) for c in (after, cluster))
+        assert slow == pytest.approx(3.0 * fast)
+    assert after.network.links[0].bytes_per_s == 5e6
+    assert after.workers[1:] == cluster.workers[1:] and after.network.links[1:] == cluster.network.links[1:]
+    assert study["design"].after_changes(cluster) == cluster
+
+
+def test_every_registered_algorithm_takes_part_once(study: dict[str, ModuleType]) -> None:
+    found = study["design"].contestants()
+    names = [one.name for one in found]
+    assert len(names) == len(set(names)) and set(registry()) <= set(names)
+    paths = {one.name: one.path for one in found}
+    assert paths["abs-sgd"] == "training.micro_batch_samples" and paths["lb-bsp"] == "training.global_batch_samples"
+    assert [study["design"].published(name) for name in ("lb-bsp", "one-step-delay-balanced", "abs-sgd")] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def pieces(
+    folder: Path, study: dict[str, ModuleType], seconds: dict[tuple[str, str], list[float | None]]
+) -> list[object]:
+    for (kind, name), by_seed in seconds.items():
+        best = None if not by_seed else {"label": name, "batch": 1, "seconds_by_seed": by_seed, "row": {}}
+        text = json.dumps({"kind": kind, "size": 4, "name": name, "best": best})
+        (folder / f"{kind}.{name}.json").write_text(text, encoding="utf-8")
+    found: list[object] = study["results"].read(folder)
+    return found
+
+
+def test_ratios_by_hand(study: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Twice, half and four times as fast: the geometric mean over three kinds is 4^(1/3), seed by seed."""
+    results = study["results"]
+    seconds: dict[tuple[str, str], list[float | None]] = {}
+    for kind, factor in zip(study["design"].KINDS, (2.0, 0.5, 4.0), strict=True):
+        base = [100.0, 110.0, 90.0, 105.0, 95.0]
+        seconds[kind, "lb-bsp"] = list(base)
+        seconds[kind, "s-sgd"] = [3 * s for s in base]
+        seconds[kind, "one-step-delay-balanced"] = [s / 8 for s in base]
+        seconds[kind, "abs-sgd"] = [s / factor for s in base]
+        seconds[kind, "abs-sgd:compute_point=current"] = []
+    found = pieces(tmp_path, study, seconds)
+    mean = results.over_kinds(found, 4, "abs-sgd", results.published_baseline)
+    assert (mean.median, mean.low, mean.high) == pytest.approx((4 ** (1 / 3),) * 3)
+    ours = results.over_kinds(found, 4, "abs-sgd", results.any_baseline)
+    assert ours.median == pytest.approx(4 ** (1 / 3) / 8)
+    assert results.over_kinds(found, 4, "abs-sgd:compute_point=current", results.any_baseline) is None
+    text = results.headline(found)
+    assert "| 4 | unequal | `lb-bsp` | 2.00 (2.00 – 2.00) | – | `one-step-delay-balanced` | 0.25" in text
+
+
+def test_a_piece_that_fails_on_one_seed_has_no_mean(study: dict[str, ModuleType], tmp_path: Path) -> None:
+    results = study["results"]
+    found = pieces(
+        tmp_path,
+        study,
+        {
+            (kind, name): [1.0, 1.0, 1.0, 1.0, None if name == "abs-sgd" else 1.0]
+            for kind in study["design"].KINDS
+            for name in ("lb-bsp", "abs-sgd")
+        },
+    )
+    assert math.isinf(max(found[0].seconds) if found[0].name == "abs-sgd" else max(found[1].seconds))  # type: ignore[attr-defined]
+    assert results.over_kinds(found, 4, "abs-sgd", results.any_baseline) is None
+    there = results.cluster(found, "unequal", 4)
+    assert results.ratio(there, results.best_of(there, results.any_baseline), "abs-sgd").low == 0.0
+
+
+def test_drawn_clusters_are_the_same_every_time_and_differ(study: dict[str, ModuleType]) -> None:
+    drawn = study["drawn"]
+    assert drawn.draw(3).to_yaml() == drawn.draw(3).to_yaml() != drawn.draw(4).to_yaml()
+    sizes = [len(drawn.draw(i).cluster().workers) for i in range(6)]
+    assert sizes == [4, 8, 16, 4, 8, 16]
+    features = drawn.features(drawn.draw(0))
+    link = min(link.bytes_per_s for link in drawn.draw(0).cluster().network.links)
+    assert features["all_reduce_s"] == pytest.approx(
+        6 * (5e-5 + drawn.draw(0).cluster().workload.gradient_bytes / 4 / link)
+    )
