@@ -1,8 +1,8 @@
 """What the study compares: nine clusters, every algorithm, and the batches among which each may choose.
 
-Three kinds of heterogeneous cluster, of 4, 8 and 16 workers each, all shipped as profiles: unequal GPUs (`mixed-gpu-N`), equal GPUs of which
-one has a slow link (`slow-link-N`), unequal GPUs whose speeds and bandwidth change while they train (`changing-N`). The workload is ResNet18
-on CIFAR-10: step times published by others, constants of the quadratic model fitted to published runs.
+Three kinds of heterogeneous cluster, of 4, 8 and 16 workers each, all shipped as profiles: unequal GPUs (`mixed-gpu-N`), equal GPUs of
+which one has a slow link (`slow-link-N`), unequal GPUs whose speeds and bandwidth change while they train (`changing-N`). The workload is
+ResNet18 on CIFAR-10: step times published by others, constants of the quadratic model fitted to published runs.
 """
 
 from __future__ import annotations

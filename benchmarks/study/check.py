@@ -1,0 +1,212 @@
+"""Twelve cells of the study trained: does training agree on who is faster, and by how much?
+
+    OMP_NUM_THREADS=1 HETSIM_CIFAR10=FOLDER python benchmarks/study/check.py study -o study/trained [--dry-run]
+
+Three kinds of cluster of 4 workers, four algorithms, each with the batch that the study chose for it. What is trained is a small ResNet on
+CIFAR-10 (`judged_networks.half_resolution`), true gradients on the simulator's clock. ResNet18's training to 93 % would take days here, and
+the small network has a critical batch of its own, so **a sample is made as dear as it must be for batches to keep their ratio to the
+critical batch**: with s = (critical batch here) / (critical batch of the study) all batches are s times those of the study and every GPU
+computes s times as many samples a second, so that passes, updates and transfers take the time that they take in the study. A changing
+cluster is taken as it stays after its last change.
+
+Learning rate and momentum are those that `nqm` advises, with the constants that `hetsim fit` found in short runs of plain S-SGD. Trained
+are that learning rate and its neighbours, one step of the coarse grid up and down (a factor of 1.4), on two seeds; the best median counts.
+What was trained is kept in the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from design import KINDS, after_changes, profile_of
+from judged_networks import network
+from predictors_judged import SEED_STRIDE, NotKept, Trainer, fitted, judge, seconds_of
+from results import markdown
+
+from hetsim import Schedule, simulate
+from hetsim.cluster.spec import Cluster, Convergence, Worker
+from hetsim.convergence.constants import constants_of
+from hetsim.convergence.nqm import NoisyQuadratic
+from hetsim.convergence.predictor import Setting
+from hetsim.labels import parse
+from hetsim.sweeps.cell import run_cell
+from hetsim.tuning import STEP
+
+SIZE = 4
+CHECKED = ("lb-bsp", "local-sgd", "one-step-delay-balanced", "abs-sgd")
+SEEDS = 2
+MAX_SAMPLES = 200_000  # some twice what the slowest cell needs
+MARGIN = 3.0  # a run that takes three times the best of its cell is not followed on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """One cell: seconds by `nqm`, and trained at each of three learning rates (medians over the seeds)."""
+
+    kind: str
+    label: str
+    batch: int
+    setting: Setting
+    predicted_s: float
+    rates: tuple[float, ...]
+    trained_s: tuple[float, ...]
+
+    @property
+    def best_s(self) -> float:
+        return min(self.trained_s)
+
+
+def cheaper(cluster: Cluster, known: Convergence, max_samples: int = MAX_SAMPLES) -> tuple[Cluster, float]:
+    """The cluster with samples as dear as the small network's critical batch asks for, and the factor s."""
+    assert known.noise_scale_samples is not None
+    factor = known.noise_scale_samples / constants_of(cluster.workload).noise_scale.noise_scale_samples
+    training = replace(
+        cluster.training,
+        global_batch_samples=scaled(cluster.training.global_batch_samples, factor),
+        micro_batch_samples=scaled(cluster.training.micro_batch_samples, factor),
+        max_samples=max_samples,
+    )
+    workers = tuple(_cheaper(worker, factor) for worker in cluster.workers)
+    workload = replace(cluster.workload, convergence=known)
+    return replace(cluster, workers=workers, training=training, workload=workload), factor
+
+
+def scaled(samples: int, factor: float) -> int:
+    """At least one sample."""
+    return max(1, round(samples * factor))
+
+
+def _cheaper(worker: Worker, factor: float) -> Worker:
+    assert not worker.step_times_s and not worker.trace, "catalogue lines only"
+    most = None if worker.max_batch_samples is None else scaled(worker.max_batch_samples, factor)
+    return replace(worker, samples_per_s=worker.samples_per_s * factor, max_batch_samples=most)
+
+
+def cells(study: Path, known: Convergence) -> Iterable[tuple[str, str, Cluster]]:
+    """Kind, label and cluster of the twelve, with the study's batches. Raises SystemExit where the study lacks one."""
+    for kind, prefix in KINDS.items():
+        for name in CHECKED:
+            place = study / f"{prefix}-{SIZE}.{name}.json"
+            if not place.exists():
+                raise SystemExit(f"{place} is missing: run benchmarks/study/run.py -o {study} --sizes {SIZE} first")
+            document: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+            best = document["best"]
+            assert best is not None, f"{name} did not reach the target on {kind}"
+            cluster = after_changes(profile_of(kind, SIZE, document["path"], best["batch"]).cluster())
+            yield kind, best["label"], cheaper(cluster, known)[0]
+
+
+def schedules_of(cluster: Cluster, label: str) -> list[Schedule]:
+    """One per seed."""
+    algorithm = parse(label).algorithm(cluster.options)
+    seeds = [SEED_STRIDE * i for i in range(SEEDS)]
+    return [simulate(cluster, algorithm, seed=seed, verify=False).schedule for seed in seeds]
+
+
+def advised(cluster: Cluster, label: str) -> Setting:
+    """Learning rate and momentum by the quadratic model."""
+    (row,) = run_cell(cluster, [label], "nqm", "auto", 1, 0)
+    assert row["learning_rate"] is not None, f"{label}: the model does not reach the target"
+    return Setting(learning_rate=row["learning_rate"], momentum=row["momentum"])
+
+
+def checked(kind: str, label: str, cluster: Cluster, trainer: Trainer) -> Checked:
+    """One cell, trained or read. Raises NotKept in a dry run that lacks it."""
+    schedules, setting, target = schedules_of(cluster, label), advised(cluster, label), trainer.judged.target
+    rates = [setting.learning_rate / STEP, setting.learning_rate, setting.learning_rate * STEP]
+    tried = [replace(setting, learning_rate=rate) for rate in rates]
+    times = [trainer.times(schedule, tried, seed) for seed, schedule in enumerate(schedules)]
+    model = [NoisyQuadratic().curves(s, cluster, [setting], target=target, slack=1.1)[0] for s in schedules]
+    return Checked(
+        kind=kind, label=label, batch=cluster.training.global_batch_samples, setting=setting, rates=tuple(rates),
+        predicted_s=median(seconds_of(curve, target, s) for curve, s in zip(model, schedules, strict=True)),
+        trained_s=tuple(median(seconds) for seconds in zip(*times, strict=True)),
+    )  # fmt: skip
+
+
+def tables(found: Sequence[Checked]) -> str:
+    """Every cell; then the ratios that the study is about, predicted and trained."""
+    head = [
+        "cluster",
+        "algorithm",
+        "lr, β",
+        "predicted, s",
+        "trained at lr/1.4",
+        "at lr",
+        "at 1.4 lr",
+        "predicted / best trained",
+    ]
+    rows = [
+        [c.kind, f"`{c.label}`", f"{c.setting.learning_rate:.3g}, {c.setting.momentum:g}", seconds(c.predicted_s)]
+        + [seconds(each) for each in c.trained_s] + [f"{c.predicted_s / c.best_s:.2f}"]
+        for c in found
+    ]  # fmt: skip
+    said = judge([c.predicted_s for c in found], [c.best_s for c in found])
+    line = f"Rank correlation {said.rank:.2f}, median error {said.median_error:.0%}, largest {said.largest_error:.0%}.".replace(
+        "%", " %"
+    )
+    return "\n\n".join([markdown(head, rows), line, markdown(*ratios(found))])
+
+
+def ratios(found: Sequence[Checked]) -> tuple[list[str], list[list[str]]]:
+    """How many times as fast as the others ABS-SGD is, kind by kind."""
+    head = ["abs-sgd over", "cluster", "predicted", "trained"]
+    rows = []
+    for name in CHECKED[:-1]:
+        for kind in KINDS:
+            there = {c.label.partition(":")[0]: c for c in found if c.kind == kind}
+            if {name, "abs-sgd"} <= set(there):
+                own, other = there["abs-sgd"], there[name]
+                predicted, trained = other.predicted_s / own.predicted_s, other.best_s / own.best_s
+                rows.append([f"`{name}`", kind, f"{predicted:.2f}", f"{trained:.2f}"])
+    return head, rows
+
+
+def seconds(value: float) -> str:
+    """As in the other tables."""
+    return f"{value:.1f}" if math.isfinite(value) else "not reached"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what is missing, print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("study", type=Path, help="folder of run.py")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="DIR", help="a file for every Schedule trained"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing")
+    asked = parser.parse_args(arguments)
+    asked.output.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    judged = replace(network("cifar10"), margin=MARGIN)
+    known, found = fitted(asked.output, judged), []
+    for kind, label, cluster in cells(asked.study, known):
+        trainer = Trainer(folder=asked.output, judged=judged, training=cluster.training, dry=asked.dry_run)
+        try:
+            found.append(checked(kind, label, cluster, trainer))
+        except NotKept:
+            print(f"{kind} {label}: to be trained", file=sys.stderr)
+            continue
+        print(
+            f"{kind} {label}: {found[-1].predicted_s:.1f} s, trained {found[-1].best_s:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+    if found:
+        print(tables(found))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
