@@ -29,13 +29,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from design import KINDS, after_changes, profile_of
+from design import GLOBAL_BATCHES, KINDS, after_changes, profile_of
 from judged_networks import network
 from predictors_judged import SEED_STRIDE, NotKept, Trainer, fitted, judge, seconds_of
 from results import markdown
 
 from hetsim import Schedule, simulate
 from hetsim.cluster.spec import Cluster, Convergence, Worker
+from hetsim.compute.model import pass_model
 from hetsim.convergence.constants import constants_of
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Setting
@@ -88,9 +89,11 @@ def scaled(samples: int, factor: float) -> int:
 
 
 def _cheaper(worker: Worker, factor: float) -> Worker:
-    assert not worker.step_times_s and not worker.trace, "catalogue lines only"
-    most = None if worker.max_batch_samples is None else scaled(worker.max_batch_samples, factor)
-    return replace(worker, samples_per_s=worker.samples_per_s * factor, max_batch_samples=most)
+    """The worker whose passes of m samples take as long as those of m/s did, at batches up to the largest of the study's grid."""
+    model, most = pass_model(worker), scaled(max(GLOBAL_BATCHES), factor)
+    times = tuple((m, model.seconds(scaled(m, 1.0 / factor))) for m in range(1, most + 1))
+    cap = None if worker.max_batch_samples is None else scaled(worker.max_batch_samples, factor)
+    return replace(worker, step_times_s=times, max_batch_samples=cap)
 
 
 def cells(study: Path, known: Convergence) -> Iterable[tuple[str, str, Cluster]]:
