@@ -57,7 +57,6 @@ class Checked:
 
     kind: str
     label: str
-    batch: int
     setting: Setting
     predicted_s: float
     rates: tuple[float, ...]
@@ -132,7 +131,7 @@ def checked(kind: str, label: str, cluster: Cluster, trainer: Trainer) -> Checke
     times = [trainer.times(schedule, tried, seed) for seed, schedule in enumerate(schedules)]
     model = [NoisyQuadratic().curves(s, cluster, [setting], target=target, slack=1.1)[0] for s in schedules]
     return Checked(
-        kind=kind, label=label, batch=cluster.training.global_batch_samples, setting=setting, rates=tuple(rates),
+        kind=kind, label=label, setting=setting, rates=tuple(rates),
         predicted_s=median(seconds_of(curve, target, s) for curve, s in zip(model, schedules, strict=True)),
         trained_s=tuple(median(seconds) for seconds in zip(*times, strict=True)),
     )  # fmt: skip
