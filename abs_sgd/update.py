@@ -23,10 +23,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS, PointRule
+from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS, PointRule, StepRule
 
 ADAM_BETA2 = 0.999  # Kingma & Ba 2015, torch's default
 ADAM_EPS = 1e-8  # the same
+APART_EPS = 8.0  # parameters this many units of rounding apart are the same [our choice]
 CLIP_EPS = 1e-6  # as torch.nn.utils.clip_grad_norm_
 LAST_MEAN = (
     PointRule.BLEND,
@@ -106,12 +107,13 @@ class State:
 class Compensation:
     """First-order correction of a late gradient: g + λ g⊙g⊙(x - x̄), x̄ the parameters it was taken at (Zheng et al. 2017).
 
-    `adaptive`: λ over the root of the running mean of g⊙g.
+    Adaptive: λ over the root of the running mean of g⊙g. Relative: times ‖g‖/‖g⊙g⊙(x - x̄)‖, so that the correction's norm is λ of the
+    gradient's (Rigazzi 2019).
     """
 
     strength: float
     taken_at_P: Tensor
-    adaptive: bool = False
+    rule: StepRule = StepRule.DELAY_COMPENSATED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +175,13 @@ class Updater:
     def _compensated(self, state: State, mean_P: Tensor, c: Compensation) -> tuple[Tensor, Tensor | None]:
         """The corrected mean gradient, and the running mean square where λ adapts to it."""
         square_P, factor_P = mean_P * mean_P, state.parameters_P - c.taken_at_P
-        if not c.adaptive:
+        if c.rule == StepRule.DELAY_COMPENSATED_RELATIVE:
+            correction_P, size = square_P * factor_P, float(state.parameters_P.norm())
+            norm, least = float(correction_P.norm()), APART_EPS * torch.finfo(mean_P.dtype).eps * size
+            if not norm > 0 or float(factor_P.norm()) <= least:  # rounding alone has no direction
+                return mean_P, state.mean_square_P
+            return mean_P + c.strength * float(mean_P.norm()) / norm * correction_P, state.mean_square_P
+        if c.rule == StepRule.DELAY_COMPENSATED:
             return mean_P + c.strength * square_P * factor_P, state.mean_square_P
         kept_P = (1.0 - MEAN_SQUARE_DECAY) * square_P
         if state.mean_square_P is not None:

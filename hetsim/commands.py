@@ -17,17 +17,18 @@ commands of this file and gets each command's result back. Two runtimes drive th
 | missed()                             | the worker's next collective if it has started without it, to be waited for and applied | handle / None |
 | poll(h) / wait(h)                    | complete yet? / block until complete                                       | bool / Reduced                 |
 | apply(h, scale, divisor, compensation, adaptive) | optimizer step on the reduced sum over the total count (or `divisor`); with `compensation` λ on g + λ g⊙g⊙(x - x̄), x̄ where the gradient was taken | update number |
-| step(scale)                          | optimizer step on the own accumulator                                      | local step number              |
+| step(scale, compensation)            | optimizer step on the own accumulator; with `compensation` λ on g + λ ‖g‖/‖c‖ c, c = g⊙g⊙(x - x̄), x̄ where the gradient was taken | local step number              |
 | predict(h)                           | move the compute point to where the algorithm's `compute_point` says the next gradient belongs | None          |
 | merge(h, weight, anchored, outer, shift) | replica := mix of itself and the reduced parameters; with `shift` it moves by how far they are from what it sent; with `outer` a mix with what an outer optimizer makes of the fragment that was reduced | None |
-| exchange(peer) / over()              | average the replica with another worker's as both are once the transfer is through, whatever the other does meanwhile / are as many exchanges made as the run is for? | handle / bool |
+| exchange(peer) / over()              | average the replica with another worker's as both are once the transfer is through, whatever the other does meanwhile / are as many exchanges or groups' averages made as the run is for? | handle / bool |
+| group_reduce(size, slack, leaving)   | hand the parameters to the all-reduce of this worker's next group; where it is in none, all who are in none and have asked less than `slack` times less than it are divided at random into groups of at most `size`; `leaving`: it is drawn for none any more, None where it is in none | handle / None |
 | push() / pull()                      | send the accumulator to the server / ask for its parameters                | handle                         |
 | receive() / reply(m)                 | server: next message in order of arrival / answer a pull                   | Message / None                 |
 | discard(reason)                      | drop the own accumulator (worker) or the message's gradient (server)       | samples dropped                |
 | count(n)                             | add n to the counter shared by the current synchronization                 | the count as known here        |
 | draw(purpose, shared) / now()        | a seeded uniform number, `shared`: the same on every rank / the clock      | float                          |
 
-Rules. Every timing-dependent outcome (poll, missed, over, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
+Rules. Every timing-dependent outcome (poll, missed, over, group_reduce, count, now, order of receive) is recorded. Only rank-local decisions may hang on them;
 what all ranks must agree on (when to stop, the next batch sizes) is read from a Reduced, which is the same on every rank. After a
 Reduced with `stop` a rank launches nothing. Out of data, contribute zero samples and `wait`: polling would never let virtual time pass.
 """
@@ -76,13 +77,14 @@ class Reduced(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What reached the server: a gradient ("push") or a request for parameters ("pull"). `stop`: the run is over."""
+    """What reached the server, and at what time: a gradient ("push") or a request for parameters ("pull"). `stop`: the run is over."""
 
     kind: Literal["push", "pull"]
     worker: int
     samples: int
     handle: Handle
     stop: bool
+    at_s: float
 
 
 class Compute(NamedTuple):
@@ -135,9 +137,11 @@ class Apply(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Optimizer step on the own accumulator."""
+    """Optimizer step on the own accumulator. `compensation`: λ of a first-order correction for the delay whose norm is λ of the gradient's;
+    it leaves `scale` at 1."""
 
     scale: float
+    compensation: float = 0.0
 
 
 class Predict(NamedTuple):
@@ -164,8 +168,16 @@ class Exchange(NamedTuple):
     peer: int
 
 
+class GroupReduce(NamedTuple):
+    """Join the all-reduce of parameters of the next group that this worker is in."""
+
+    size: int
+    slack: int
+    leaving: bool
+
+
 class Over(NamedTuple):
-    """Has the run had all its exchanges?"""
+    """Has the run had all its exchanges or groups?"""
 
 
 class Push(NamedTuple):
@@ -290,9 +302,9 @@ class Port:
         """Optimizer step on what the transfer brought."""
         return handle.apply if scale == 1.0 and not divisor else Apply(handle, scale, divisor)
 
-    def step(self, scale: float = 1.0) -> Step:
+    def step(self, scale: float = 1.0, compensation: float = 0.0) -> Step:
         """Optimizer step on the own accumulator."""
-        return Step(scale)
+        return Step(scale, compensation)
 
     def predict(self, handle: Handle) -> Predict:
         """Move the compute point."""
@@ -308,8 +320,12 @@ class Port:
         """Start averaging with another worker; with oneself where there is nobody."""
         return Exchange(peer)
 
+    def group_reduce(self, size: int, slack: int, leaving: bool = False) -> GroupReduce:
+        """Start averaging with a random group."""
+        return GroupReduce(size, slack, leaving)
+
     def over(self) -> Over:
-        """Whether the run has had all its exchanges, for those who start none."""
+        """Whether the run has had all its exchanges or groups, for those who start none."""
         return _OVER
 
     def push(self) -> Push:

@@ -91,7 +91,7 @@ def compensation_of(action: Step, states: Mapping[int, State]) -> Compensation |
     if not action.compensation:
         return None
     taken_at_P = states[action.taken_at].parameters_P
-    return Compensation(strength=action.compensation, taken_at_P=taken_at_P, adaptive=action.adaptive)
+    return Compensation(strength=action.compensation, taken_at_P=taken_at_P, rule=action.rule)
 
 
 def initial_state(schedule: Schedule, parameters_P: Tensor) -> State:

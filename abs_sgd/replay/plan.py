@@ -50,7 +50,7 @@ class Step:
     shared: bool
     taken_at: int = -1
     compensation: float = 0.0
-    adaptive: bool = False
+    rule: StepRule = StepRule.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,7 @@ class _Builder:
         points = {piece[0] for slot, _ in step.parts for piece in self.pieces[slot]}
         if len(points) != 1:
             raise ScheduleError(f"state {step.state}: a compensated step needs a gradient that was taken at one point")
-        adaptive = code == StepRule.DELAY_COMPENSATED_ADAPTIVE
-        return replace(step, scale=1.0, taken_at=points.pop(), compensation=step.scale, adaptive=adaptive)
+        return replace(step, scale=1.0, taken_at=points.pop(), compensation=step.scale, rule=StepRule(code))
 
     def _before(self, worker: int, source: int, state: int, code: int) -> int:
         """The worker's last point, if it was predicted one synchronization ago."""

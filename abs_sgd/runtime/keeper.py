@@ -100,12 +100,13 @@ class Keeper:
         if len(log.rows) > self.packed:
             self.parts.append(np.array(log.rows[self.packed :], dtype=DTYPE))
             self.packed = len(log.rows)
-        versions = {v.number: v.state for v in (live.version, live.point, live.anchor, live.predicted[1])}
+        versions = {v.number: v.state for v in (live.version, live.point, live.anchor, live.taken, live.predicted[1])}
         return {
             "states": {number: plain_of(state) for number, state in versions.items()},
             "version": live.version.number,
             "point": live.point.number,
             "anchor": live.anchor.number,
+            "taken": live.taken.number,
             "predicted": (live.predicted[0], live.predicted[1].number),
             "made": live.made,
             "updates": live.updates,
@@ -156,6 +157,7 @@ class Keeper:
             "predicted", (-1, held["version"])
         )  # absent from checkpoints of before there was such a point
         live.predicted = transfer, versions[number]
+        live.taken = versions[held.get("taken", held["point"])]  # the same: of before a gradient's point was kept
         live.made, live.updates, live.slots = held["made"], held["updates"], held["slots"]
         live.slot, live.held, live.sent = held["slot"], held["held"], _moved(tuple(held["sent"]), device)
         live.draws = dict(held["draws"])

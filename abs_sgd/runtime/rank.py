@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from abs_sgd.gradients import FlatModel
+from abs_sgd.runtime.causes import discard_reason, wait_cause
 from abs_sgd.runtime.clock import Stopwatch, Time
 from abs_sgd.runtime.computing import Passes, spread
 from abs_sgd.runtime.noise import NoiseLog, squared_norm
@@ -25,13 +26,13 @@ from abs_sgd.runtime.record import RankLog
 from abs_sgd.runtime.samples import SampleDispenser, SharedCount
 from abs_sgd.runtime.streaming import Stream
 from abs_sgd.runtime.wire import LiveTransfer, Share, Wire
-from abs_sgd.update import Progress, State, Updater
+from abs_sgd.update import Compensation, Progress, State, Updater
 from abs_sgd.workloads.task import Task
 from hetsim import commands as cmd
 from hetsim.algorithms import Algorithm
 from hetsim.errors import ProgramError
-from hetsim.runtime.driver import uniform
-from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, WaitCause
+from hetsim.runtime.driver import step_rule, uniform
+from hetsim.schedule.kinds import DiscardReason, Kind, MixRule, PointRule, StepRule, WaitCause
 
 if TYPE_CHECKING:
     from abs_sgd.runtime.keeper import Keeper
@@ -77,6 +78,7 @@ class LiveRank:
         self.log = RankLog(port.rank)
         self.noise = NoiseLog()
         self.version = self.point = self.anchor = Version(0, State(parameters_P=model.parameters_P.clone()))
+        self.taken = self.point  # where the accumulator's last gradient was taken
         self.predicted = -1, self.version  # the last damped prediction: its transfer and point
         self.made = 0  # states numbered so far
         self.slots = 0  # accumulators numbered so far
@@ -134,6 +136,7 @@ class LiveRank:
             self.slot, self.slots = self.slots, self.slots + 1
             self.sum_P = self.wire.buffer()
         assert self.sum_P is not None
+        self.taken = self.point
         self.model.load(self.point.state.parameters_P)
         if command.stream:
             self.stream = self._stream(self.sum_P, while_computing=self.pace is None)
@@ -286,13 +289,24 @@ class LiveRank:
         if self.sum_P is None or not self.held:
             return self.updates
         start, parent, samples, slot = self.watch.mark(), self.version, self.held, self.slot
-        sum_P = self.sum_P[: self.wire.size]
-        self._move(self.updater.step(parent.state, sum_P, divisor=samples, samples=samples, scale=command.scale))
+        rule, scale = step_rule(command)
+        compensation = None
+        if rule != StepRule.PLAIN:
+            compensation = Compensation(strength=scale, taken_at_P=self.taken.state.parameters_P, rule=rule)
+        made = self.updater.step(
+            parent.state,
+            self.sum_P[: self.wire.size],
+            divisor=samples,
+            samples=samples,
+            scale=command.scale,
+            compensation=compensation,
+        )
+        self._move(made)
         self.wire.release(self.sum_P)
         self.slot, self.held, self.sum_P = -1, 0, None
         self.log.add(
             Kind.STEP, start, self._updated(start), state=self.version.number, parent=parent.number, slot=slot,
-            samples=samples, first=samples, scale=command.scale,
+            samples=samples, first=samples, scale=scale, code=rule,
         )  # fmt: skip
         self.updates += 1
         return self.updates
@@ -380,19 +394,3 @@ class LiveRank:
         now = self.watch.settle()
         self.log.outcomes.append(now)
         return now
-
-
-def discard_reason(algorithm: str, text: str) -> DiscardReason:
-    """The reason a program gives. Raises ProgramError for one that is not known."""
-    try:
-        return DiscardReason[text.upper().replace("-", "_")]
-    except KeyError:
-        raise ProgramError(f"{algorithm} discards for the unknown reason {text!r}") from None
-
-
-def wait_cause(algorithm: str, text: str, otherwise: WaitCause) -> WaitCause:
-    """What a program puts its waiting down to. Raises ProgramError for a cause that is not known."""
-    try:
-        return WaitCause[text.upper()] if text else otherwise
-    except KeyError:
-        raise ProgramError(f"{algorithm} waits for the unknown cause {text!r}") from None

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from abs_sgd.runtime.causes import wait_cause
 from abs_sgd.runtime.post import Letter, Mail, Post
-from abs_sgd.runtime.rank import LiveRank, Version, wait_cause
+from abs_sgd.runtime.rank import LiveRank, Version
 from abs_sgd.runtime.samples import PromptDispenser
 from abs_sgd.runtime.server import Answer
 from abs_sgd.runtime.wire import PeerLostError

@@ -16,9 +16,10 @@ from typing import Any
 
 from torch import Tensor
 
+from abs_sgd.runtime.causes import discard_reason
 from abs_sgd.runtime.noise import NoiseLog
 from abs_sgd.runtime.post import Letter, Mail, Post
-from abs_sgd.runtime.rank import Version, discard_reason
+from abs_sgd.runtime.rank import Version
 from abs_sgd.runtime.record import RankLog
 from abs_sgd.runtime.wire import PeerLostError
 from abs_sgd.update import Compensation, Progress, State, Updater
@@ -74,27 +75,27 @@ class Inbox:
     """Complete messages of all workers, in order of arrival."""
 
     def __init__(self, log: RankLog, clock: Callable[[], float]) -> None:
-        self._mail: SimpleQueue[Mail | PeerLostError] = SimpleQueue()
+        self._mail: SimpleQueue[tuple[Mail, float] | PeerLostError] = SimpleQueue()
         self._log, self._clock = log, clock
         self._order = threading.Lock()  # rows have the order, by the clock, of the messages
 
     def put(self, mail: Mail) -> None:
         """A message is complete; called by the thread that received it."""
         with self._order:
+            now = self._clock()
             if mail.letter == Letter.PUSH:
                 samples, sent_s = mail.values[:2]
-                now = self._clock()
                 self._log.add(
                     Kind.REDUCE, min(sent_s, now), now, worker=mail.peer, source=mail.number, samples=round(samples)
                 )
-            self._mail.put(mail)
+            self._mail.put((mail, now))
 
     def fail(self, error: PeerLostError) -> None:
         """A worker is gone."""
         self._mail.put(error)
 
-    def get(self) -> Mail:
-        """The next message; blocks. Raises PeerLostError."""
+    def get(self) -> tuple[Mail, float]:
+        """The next message and when it was complete; blocks. Raises PeerLostError."""
         mail = self._mail.get()
         if isinstance(mail, PeerLostError):
             raise mail
@@ -182,7 +183,7 @@ class LiveServer:
     def receive(self) -> cmd.Message | None:
         """The next message; None once all workers have left. Recorded is its transfer t, as -1 - t once the run is over."""
         while self.posts:
-            mail = self.inbox.get()
+            mail, arrived_s = self.inbox.get()
             if mail.letter == Letter.LEFT:
                 self.posts.pop(mail.peer).close()
                 continue
@@ -192,7 +193,7 @@ class LiveServer:
             over = self.over
             self.log.outcomes.append(-1 - mail.number if over else mail.number)
             kind: Any = "push" if mail.letter == Letter.PUSH else "pull"
-            return cmd.Message(kind, mail.peer, arrival.samples, arrival, over)
+            return cmd.Message(kind, mail.peer, arrival.samples, arrival, over, arrived_s)
         return None
 
     def _look(self) -> None:
@@ -234,7 +235,7 @@ class LiveServer:
         if not command.compensation:
             return None
         taken_at_P = self.given[worker].state.parameters_P
-        return Compensation(strength=command.compensation, taken_at_P=taken_at_P, adaptive=command.adaptive)
+        return Compensation(strength=command.compensation, taken_at_P=taken_at_P, rule=step_rule(command)[0])
 
     def reply(self, command: cmd.Reply) -> None:
         """Answer a pull with the parameters as they are now."""

@@ -18,8 +18,11 @@
     streaming-diloco         local training, fragments averaged in the background
     omnilearn                synchronous, batches moved by a proportional controller
     rennala-sgd              synchronous, the first S gradients whoever sends them
+    dc-s3gd                  local steps averaged a step late, gradients corrected to first order
     dasgd                    local SGD, averages merged some steps late
+    dssp                     parameter server, bounded skew whose bound is chosen at run time
     delay-adaptive-asgd      asynchronous, smaller steps for older gradients
+    prague                   partial all-reduces of random groups average parameters
 
 A comparison that names none runs those up to abs-sgd; the others are run by name (or all with `-a all`): they have `by_default = False`.
 
@@ -64,8 +67,11 @@ from hetsim.algorithms import ad_psgd  # noqa: F401
 from hetsim.algorithms import streaming_diloco  # noqa: F401
 from hetsim.algorithms import omnilearn  # noqa: F401
 from hetsim.algorithms import rennala_sgd  # noqa: F401
+from hetsim.algorithms import dc_s3gd  # noqa: F401
 from hetsim.algorithms import dasgd  # noqa: F401
+from hetsim.algorithms import dssp  # noqa: F401
 from hetsim.algorithms import delay_adaptive_asgd  # noqa: F401
+from hetsim.algorithms import prague  # noqa: F401
 # isort: on
 
 __all__ = ["Algorithm", "Options", "get", "make", "option_problems", "registry"]

@@ -66,16 +66,21 @@ class Ssp(Asgd, name="ssp"):
 
     def check(self, schedule: Schedule) -> None:
         """When a worker starts clock c, no other worker that still runs has pushed fewer than c - s gradients."""
-        clocks = np.zeros(schedule.n, np.int64)
-        reduces = schedule.rows(Kind.REDUCE)
-        pushes = reduces[schedule.code[reduces] == Payload.GRADIENT]
-        copies = schedule.rows(Kind.COPY)
-        total, pushed = len(pushes), 0
-        for row in sorted([*pushes.tolist(), *copies.tolist()]):
-            if schedule.kind[row] == Kind.REDUCE:
-                clocks[schedule.worker[row]] += 1
-                pushed += 1
-            elif pushed < total - schedule.n:  # at the end of the budget everybody is let go
-                ahead = int(clocks[schedule.worker[row]] - clocks.min())
-                if ahead > self.options.staleness:
-                    raise ScheduleError(f"ssp: {ahead} clocks ahead of the slowest, promised {self.options.staleness}")
+        check_lead(self.name, schedule, self.options.staleness)
+
+
+def check_lead(name: str, schedule: Schedule, most: int) -> None:
+    """Raise ScheduleError where a worker that starts a clock is more than `most` ahead of the slowest."""
+    clocks = np.zeros(schedule.n, np.int64)
+    reduces = schedule.rows(Kind.REDUCE)
+    pushes = reduces[schedule.code[reduces] == Payload.GRADIENT]
+    copies = schedule.rows(Kind.COPY)
+    total, pushed = len(pushes), 0
+    for row in sorted([*pushes.tolist(), *copies.tolist()]):
+        if schedule.kind[row] == Kind.REDUCE:
+            clocks[schedule.worker[row]] += 1
+            pushed += 1
+        elif pushed < total - schedule.n:  # at the end of the budget everybody is let go
+            ahead = int(clocks[schedule.worker[row]] - clocks.min())
+            if ahead > most:
+                raise ScheduleError(f"{name}: {ahead} clocks ahead of the slowest, promised {most}")

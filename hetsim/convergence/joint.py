@@ -34,10 +34,11 @@ from hetsim.convergence.linear import (
 from hetsim.convergence.moments import Coefficient, Moments, PairMap, Term
 from hetsim.convergence.quadratic import Quadratic
 from hetsim.convergence.sequence import DEFAULT_RULE, Losses, Rule, Watch
-from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS
+from hetsim.schedule.kinds import MEAN_SQUARE_DECAY, MEAN_SQUARE_EPS, StepRule
 
 Floats = NDArray[np.float64]
 LOOK_EVERY = 16  # points of the curve between looks for settings that are done
+APART = 1e-10  # squared distance over squared size below which two points are the same: moments keep no more digits
 MOMENT_BYTES = 8e6  # per part of the settings: small enough for the caches, measured
 Chain = tuple[
     tuple[float, float, float], ...
@@ -187,10 +188,24 @@ class _Run:
     def _compensate(self, c: Compensate) -> None:
         square = self.moments.C[c.gradient, c.gradient]
         factor: Floats = c.strength * square
-        if c.adaptive:
+        if c.rule == StepRule.DELAY_COMPENSATED_RELATIVE:
+            factor = factor * self._relative(square, c.x, c.backup)
+        if c.rule == StepRule.DELAY_COMPENSATED_ADAPTIVE:
             self.mean_square = MEAN_SQUARE_DECAY * self.mean_square + (1.0 - MEAN_SQUARE_DECAY) * square
             factor = factor / np.sqrt(self.mean_square + MEAN_SQUARE_EPS)
         self.moments.combine(c.out, [(c.gradient, None), (c.x, factor), (c.backup, -factor)])
+
+    def _relative(self, square: Floats, x: int, backup: int) -> Floats:
+        """Norm of a gradient over that of its correction, per setting; 0 where rounding alone is to be corrected."""
+        C, nodes = self.moments.C, len(self.weight)
+        both = C[x, x] + C[backup, backup]
+        apart = both - 2.0 * C[x, backup]
+        own, correction, least = (
+            part.reshape(-1, nodes) @ self.quadratic.multiplicity
+            for part in (square, square**2 * apart, square**2 * both * APART)
+        )
+        ratio = np.divide(own, correction, out=np.zeros_like(own), where=correction > least)
+        return np.repeat(np.sqrt(ratio), nodes)
 
     def _forecast(self, f: Forecast) -> None:
         lr = f.factor * self.lr

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hetsim.schedule.kinds import StepRule
+
 Weights = tuple[tuple[int, float], ...]
 ZERO = 1  # the velocity every replica starts with
 START = 0  # x_0
@@ -76,15 +78,16 @@ class Local(NamedTuple):
 
 
 class Compensate(NamedTuple):
-    """out := gradient + strength·E[gradient²]·(x - backup), the square replaced by its expectation [our choice]; `adaptive`: strength over
-    the root of the running mean of E[gradient²]."""
+    """out := gradient + strength·E[gradient²]·(x - backup), the square replaced by its expectation [our choice]. Adaptive: strength over
+    the root of the running mean of E[gradient²]; relative: times the norm of the gradient over that of what it multiplies, both as the
+    root of the expectation of their squares over all directions."""
 
     out: int
     gradient: int
     x: int
     backup: int
     strength: float
-    adaptive: bool
+    rule: StepRule
 
 
 class Outer(NamedTuple):

@@ -174,8 +174,7 @@ class Compiler:
             raise ScheduleError("a compensated step needs a gradient that was taken at one point")
         own, made = self.new(), self.new()
         self.operations.append(Evaluate(own, gradient))
-        adaptive = code == StepRule.DELAY_COMPENSATED_ADAPTIVE
-        self.operations.append(Compensate(made, own, self.x[parent], backups.pop(), strength, adaptive))
+        self.operations.append(Compensate(made, own, self.x[parent], backups.pop(), strength, StepRule(code)))
         return Gradient(gradients=((made, 1.0),))
 
     def _factor(self, parent: int, batch: int | None) -> float:

@@ -5,6 +5,7 @@ computing    passes whose speed changes while they run: slow-downs by event, com
 collectives  joining, starting and completing all-reduces, streamed ones too
 partial      all-reduces that start without those who still compute
 exchanges    averaging of two replicas while both may compute
+groups       partial all-reduces of random groups
 server       the parameter server: pushes, pulls, the inbox
 data         who gets which samples
 """

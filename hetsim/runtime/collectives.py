@@ -216,6 +216,8 @@ class Collectives:
             self.sim.changes.in_flight(token.members, -1)
             if token.kind == "exchange":
                 self.sim.exchanges.through(token)
+            elif token.kind == "group":
+                self.sim.groups.through(token)
             else:
                 self.done(token)
 
@@ -248,6 +250,9 @@ class Collectives:
         """A transfer in words, for a deadlock's grid."""
         if transfer.kind == "exchange":
             return f"exchange {transfer.id} with {self.sim.ranks[transfer.peer].name}"
+        if transfer.kind == "group":
+            missing = [self.sim.ranks[r].name for r in transfer.members if r not in transfer.offered]
+            return f"group {transfer.id}, missing: {', '.join(missing) or 'nobody'}"
         if transfer.kind != "all-reduce":
             return f"{transfer.kind} {transfer.id} of {self.sim.ranks[transfer.worker].name}"
         group = None if transfer.members == self.everybody else transfer.members

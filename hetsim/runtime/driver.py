@@ -30,6 +30,7 @@ from hetsim.runtime.collectives import Collectives
 from hetsim.runtime.computing import Changes
 from hetsim.runtime.data import Dispenser
 from hetsim.runtime.exchanges import Exchanges
+from hetsim.runtime.groups import Groups
 from hetsim.runtime.hot import inner_loop
 from hetsim.runtime.server import Server
 from hetsim.runtime.state import BLOCKED, Alarm, Rank, Transfer
@@ -58,12 +59,14 @@ def uniform(seed: int, purpose: str, name: str, index: int) -> float:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2.0**64
 
 
-def step_rule(command: cmd.Apply) -> tuple[StepRule, float]:
+def step_rule(command: cmd.Apply | cmd.Step) -> tuple[StepRule, float]:
     """The rule of a step and the number that goes with it: the factor on the learning rate, or λ."""
     if not command.compensation:
         return StepRule.PLAIN, command.scale
     if command.scale != 1.0:
         raise ProgramError("a compensated step has the learning rate as it is")
+    if isinstance(command, cmd.Step):
+        return StepRule.DELAY_COMPENSATED_RELATIVE, command.compensation
     rule = StepRule.DELAY_COMPENSATED_ADAPTIVE if command.adaptive else StepRule.DELAY_COMPENSATED
     return rule, command.compensation
 
@@ -105,6 +108,7 @@ class Simulation:
         self.collectives = Collectives(self)
         self.server = Server(self)
         self.exchanges = Exchanges(self)
+        self.groups = Groups(self)
         training = cluster.training
         self.batches = batches = share_of(training.global_batch_samples, names)
         speeds = tuple(speed_of(w, max(batches[w.rank], 1)) for w in cluster.workers)
@@ -138,6 +142,7 @@ class Simulation:
             cmd.Predict: self.predict,
             cmd.Merge: self.merge,
             cmd.Exchange: self.exchanges.start,
+            cmd.GroupReduce: self.groups.reduce,
             cmd.Over: self.exchanges.over,
             cmd.Push: self.server.push,
             cmd.Pull: self.server.pull,
@@ -242,11 +247,12 @@ class Simulation:
             return rank.updates
         parent, state = rank.state, self.next_state
         self.next_state += 1
-        row = (state, parent, -1, rank.slot, rank.held, rank.held, command.scale)
+        rule, scale = step_rule(command)
+        row = (state, parent, -1, rank.slot, rank.held, rank.held, scale)
         rank.state = rank.point = state
         rank.slot, rank.held = -1, 0
         rank.updates += 1
-        return self.busy(rank, Kind.STEP, row, 0, rank.updates)
+        return self.busy(rank, Kind.STEP, row, rule, rank.updates)
 
     def predict(self, rank: Rank, command: cmd.Predict) -> Any:
         """Move the compute point where the algorithm's `compute_point` says."""
@@ -327,7 +333,11 @@ class Simulation:
         """Uniform in [0, 1), keyed by (seed, purpose, name or nobody's, how many were drawn)."""
         key = (rank.rank, command.purpose)
         index = self.draws[key] = self.draws.get(key, -1) + 1
-        return uniform(self.seed, command.purpose, "" if command.shared else rank.name, index)
+        return self.chance(command.purpose, "" if command.shared else rank.name, index)
+
+    def chance(self, purpose: str, name: str, index: int) -> float:
+        """The run's draw of that key."""
+        return uniform(self.seed, purpose, name, index)
 
     def now(self, rank: Rank, command: cmd.Now) -> float:
         """The clock; recorded, since it is an outcome."""

@@ -107,13 +107,13 @@ class Server:
 
     def message(self) -> cmd.Message:
         """Take the next message out of the inbox. Recorded is its transfer t, as -1 - t once the run is over."""
-        _, _, _, transfer = heapq.heappop(self.inbox)
+        at_s, _, _, transfer = heapq.heappop(self.inbox)
         if not self.inbox:
             self.ties.clear()
         over = self.over
         self.sim.log.outcomes[self.rank.rank].append(-1 - transfer.id if over else transfer.id)
         kind: Any = transfer.kind
-        return cmd.Message(kind, transfer.worker, transfer.samples, transfer, over)
+        return cmd.Message(kind, transfer.worker, transfer.samples, transfer, over, at_s)
 
     @property
     def over(self) -> bool:

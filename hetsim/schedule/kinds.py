@@ -80,6 +80,7 @@ class StepRule(IntEnum):
     PLAIN = 0
     DELAY_COMPENSATED = 1  # g + λ g⊙g⊙(x - x̄), x̄ the state its one gradient was taken at
     DELAY_COMPENSATED_ADAPTIVE = 2  # λ over the root of the running mean of g⊙g
+    DELAY_COMPENSATED_RELATIVE = 3  # λ times the norm of g over that of g⊙g⊙(x - x̄)
 
 
 class MixRule(IntEnum):

@@ -162,6 +162,7 @@ MATRIX: list[tuple[str, dict[str, Any]]] = [
     ("one-step-delay", {}),
     ("abs-sgd", {"compute_point": "current"}),
     ("abs-sgd", {"compute_point": "damped-prediction"}),
+    ("dc-s3gd", {}),
 ]
 
 

@@ -28,6 +28,7 @@ RUNS: list[Any] = [
     pytest.param("dropcompute", {"measured_updates": 5, "divisor": "planned"}, marks=pytest.mark.slow),
     pytest.param("omnilearn", {}, marks=pytest.mark.slow),
     pytest.param("od-sgd", {"kappa": 0.5}, marks=pytest.mark.slow),
+    ("dc-s3gd", {}),
     ("abs-sgd", {"compute_point": "current"}),
     ("abs-sgd", {"compute_point": "local-prediction", "trigger": "target_batch"}),
     ("abs-sgd", {"compute_point": "damped-prediction"}),

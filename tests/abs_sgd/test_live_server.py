@@ -40,6 +40,7 @@ RUNS: list[Any] = [
     pytest.param("ringmaster-asgd", {"threshold": 1}, marks=pytest.mark.slow),
     pytest.param("dc-asgd", {}, marks=pytest.mark.slow),
     pytest.param("delay-adaptive-asgd", {}, marks=pytest.mark.slow),
+    pytest.param("dssp", {"staleness": 1, "extra": 3}, marks=pytest.mark.slow),
     pytest.param("ssp", {"staleness": 2, "server_update": "clock"}, marks=pytest.mark.slow),
 ]
 PACED = Pacing(profile=True, tolerance=1000.0)  # on a busy machine a pass may take any time

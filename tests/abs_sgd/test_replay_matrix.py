@@ -66,6 +66,11 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "od-sgd": ("od-sgd", {}),
     "rennala-sgd": ("rennala-sgd", {"gradients": 5}),
     "delay-adaptive-asgd": ("delay-adaptive-asgd", {}),
+    "dc-s3gd": ("dc-s3gd", {}),
+    "dc-s3gd, not corrected": ("dc-s3gd", {"strength": 0.0}),
+    "dssp": ("dssp", {"staleness": 1, "extra": 4}),
+    "prague": ("prague", {"group_size": 2}),
+    "prague, rounds": ("prague", {"local_steps": 8}),
     "ssp, no slack": ("ssp", {"staleness": 0}),
     "ssp, a clock at a time": ("ssp", {"server_update": "clock", "staleness": 1}),
 }

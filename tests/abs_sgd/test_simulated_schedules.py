@@ -63,7 +63,10 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
             if schedule.code[row] == StepRule.DELAY_COMPENSATED_ADAPTIVE:
                 square = 0.95 * square + 0.05
                 scale /= math.sqrt(square + 1e-7)
-            expected[state] = expected[parent] + 1.0 - scale * (expected[parent] - expected[taken[source]])
+            apart = expected[parent] - expected[slots[slot] if source < 0 else taken[source]]
+            if schedule.code[row] == StepRule.DELAY_COMPENSATED_RELATIVE:
+                apart = math.copysign(1.0, apart) if abs(apart) > 1e-12 else 0.0
+            expected[state] = expected[parent] + 1.0 - scale * apart
         elif kind in (Kind.STEP, Kind.PREDICT) and state not in expected:
             share = scale * float(schedule.samples[row]) / float(schedule.first[row] or 1)  # of a whole mean gradient
             expected[state] = expected[parent] + (share if kind == Kind.STEP else 1.0)

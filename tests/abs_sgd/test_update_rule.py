@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abs_sgd.update import Progress, State, Updater, UpdateRule
-from hetsim.schedule.kinds import PointRule
+from abs_sgd.update import Compensation, Progress, State, Updater, UpdateRule
+from hetsim.schedule.kinds import PointRule, StepRule
 
 pytestmark = pytest.mark.torch
 
@@ -50,6 +50,39 @@ def test_prediction_is_not_clipped_but_scaled_by_the_last_factor() -> None:
     updater = Updater(UpdateRule(learning_rate=1.0, clip_norm=1.0))
     state = State(parameters_P=vector(0.0), progress=Progress(last_clip=0.25))
     assert updater.predict(state, vector(40.0), 4).tolist() == [-2.5]
+
+
+@given(
+    g=st.tuples(*[st.floats(-3, 3)] * 3), apart=st.tuples(*[st.floats(-1, 1)] * 3), strength=st.sampled_from([0.2, 1.0])
+)
+def test_a_relative_correction_has_its_share_of_the_gradient_s_norm(
+    g: tuple[float, ...], apart: tuple[float, ...], strength: float
+) -> None:
+    """Along g⊙g⊙(x - x̄), and as long as λ‖g‖."""
+    x, gradient = vector(0.5, -1.0, 2.0), vector(*g)
+    back = Compensation(
+        strength=strength, taken_at_P=x - vector(*apart), rule=StepRule.DELAY_COMPENSATED_RELATIVE
+    )
+    made = Updater(UpdateRule(learning_rate=1.0)).step(
+        State(parameters_P=x), 4 * gradient, divisor=4, samples=4, compensation=back
+    )
+    along = gradient * gradient * (x - back.taken_at_P)
+    moved = x - made.parameters_P - gradient
+    if float(along.norm()) > 1e-6:
+        assert float(moved.norm()) == pytest.approx(strength * float(gradient.norm()), rel=1e-6)
+        assert torch.allclose(moved / moved.norm(), along / along.norm(), atol=1e-6)
+
+
+def test_rounding_alone_is_not_corrected() -> None:
+    """Else what an average of equal replicas loses to rounding would be blown up to a fifth of the gradient."""
+    x = vector(1.0, 3.0)
+    back = Compensation(
+        strength=0.2, taken_at_P=x * (1 + 2.0**-52), rule=StepRule.DELAY_COMPENSATED_RELATIVE
+    )
+    made = Updater(UpdateRule(learning_rate=1.0)).step(
+        State(parameters_P=x), vector(1.0, 1.0), divisor=1, samples=1, compensation=back
+    )
+    assert made.parameters_P.tolist() == [0.0, 2.0]
 
 
 def test_learning_rate_rules() -> None:

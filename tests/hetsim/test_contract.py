@@ -63,6 +63,7 @@ def on_nodes() -> Cluster:
 
 DROPPING = (
     "ssp",
+    "dssp",
     "ringmaster-asgd",
     "backup-workers",
     "eager-sgd",
@@ -210,6 +211,9 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     name: [{key: value} for key, values in literals(name).items() for value in values] for name in registry()
 }
 OPTIONS["ssp"] += [{"staleness": s, "server_update": u} for s in (0, 1) for u in ("arrival", "clock")]
+OPTIONS["dssp"] = [{"staleness": s, "extra": r} for s, r in ((0, 0), (0, 5), (1, 3))]
+OPTIONS["dc-s3gd"] = [{"strength": s} for s in (0.0, 1.0)]
+OPTIONS["prague"] = [{"group_size": g, "slack": s, "local_steps": h} for g, s, h in ((1, 1, 1), (2, 1, 2), (9, 3, 1))]
 OPTIONS["local-sgd"] += [{"by_speed": True, "normalise": n, "local_steps": 3} for n in ("samples", "fednova")]
 OPTIONS["abs-sgd"] += [
     {"trigger": "min_samples", "min_samples": 8},

@@ -232,7 +232,10 @@ def test_a_negative_loss_is_divergence_not_success() -> None:
     assert watch.result().diverged.tolist() == [True, False]
 
 
-@pytest.mark.parametrize("code", [StepRule.DELAY_COMPENSATED, StepRule.DELAY_COMPENSATED_ADAPTIVE])
+@pytest.mark.parametrize(
+    "code",
+    [StepRule.DELAY_COMPENSATED, StepRule.DELAY_COMPENSATED_ADAPTIVE, StepRule.DELAY_COMPENSATED_RELATIVE],
+)
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_compensated_steps_are_exact_where_gradients_have_one_size(code: StepRule, beta: float) -> None:
     """Without noise and from x_0 = ±s every g² is its own expectation: against the recursion written out, worker by worker."""
@@ -253,6 +256,9 @@ def test_compensated_steps_are_exact_where_gradients_have_one_size(code: StepRul
         g = q.h * back
         square = 0.95 * square + 0.05 * g**2
         factor = strength / np.sqrt(square + 1e-7) if code == StepRule.DELAY_COMPENSATED_ADAPTIVE else strength
+        if code == StepRule.DELAY_COMPENSATED_RELATIVE:
+            norms = [np.sqrt(q.multiplicity @ part**2) for part in (g, g**2 * (states[-1] - back))]
+            factor = strength * norms[0] / norms[1] if norms[1] else 0.0
         v = beta * v + g + factor * g**2 * (states[-1] - back)
         states.append(states[-1] - lr * v)
     assert loss == pytest.approx([float(q.weight @ s**2) for s in states], rel=1e-12)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from golden_tables import TABLES as CORE
+from golden_tables_averaging import AVERAGING
 from golden_tables_field import FIELD
 from handmade_clusters import cluster
 
@@ -15,7 +16,7 @@ from hetsim.cluster.spec import Cluster, Link
 from hetsim.schedule import Kind, MixRule, PointRule, Schedule, StepRule
 from hetsim.simulate import simulate
 
-TABLES = CORE + FIELD
+TABLES = CORE + FIELD + AVERAGING
 
 
 def two() -> Cluster:
@@ -115,7 +116,10 @@ class Scalar:
                 if code == StepRule.DELAY_COMPENSATED_ADAPTIVE:
                     self.square = 0.95 * self.square + 0.05 * mean**2
                     scale /= math.sqrt(self.square + 1e-7)
-                mean, scale = mean + scale * mean * mean * (self.x[parent] - self.x[back]), 1.0
+                correction = mean * mean * (self.x[parent] - self.x[back])
+                if code == StepRule.DELAY_COMPENSATED_RELATIVE:
+                    scale = scale * abs(mean) / abs(correction) if correction else 0.0
+                mean, scale = mean + scale * correction, 1.0
             self.step(state, parent, mean, scale)
         elif kind == Kind.PREDICT:
             own = self.sums.get(slot, 0.0) / samples if samples else 0.0
@@ -180,6 +184,7 @@ SEQUENCES = (
     "backup-workers",
     "rennala-sgd",
     "od-sgd",
+    "dssp",
 )
 
 
@@ -229,6 +234,18 @@ def test_local_sgd_averages_equals(momentum: float) -> None:
     made = Scalar(s, momentum)
     mixes = s.state[s.rows(Kind.MIX)].tolist()
     assert [made.x[m] for m in mixes] == [after(2 * r, momentum) for r in (1, 1, 2, 2, 3, 3, 4, 4)]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize(("name", "options"), [("dc-s3gd", {}), ("prague", {"group_size": 2})])
+def test_averaged_equals_are_one_step_a_round(name: str, options: dict[str, Any], momentum: float) -> None:
+    """Where all gradients are equal every replica makes the same steps, and nothing is left to correct."""
+    s = simulate(two(), name, options=options, updates=6).schedule
+    made = Scalar(s, momentum)
+    mixes = s.rows(Kind.MIX)
+    rounds = (s.source[mixes] + 1).tolist()
+    assert max(rounds) == 6
+    assert [made.x[m] for m in s.state[mixes].tolist()] == [after(r, momentum) for r in rounds]
 
 
 def test_fednova_by_hand() -> None:

@@ -61,6 +61,7 @@ class Replay:
         self.still_to_join = {t: {w for w in who if (w, t) not in absent} for t, who in self.members.items()}
         self.draws: dict[tuple[int, str], int] = {}
         self.samples = dict(zip(s.source[reduces].tolist(), s.samples[reduces].tolist(), strict=True))
+        self.arrived_s = dict(zip(s.source[reduces].tolist(), s.end_s[reduces].tolist(), strict=True))  # of pushes
         collective = s.source[reduces[s.worker[reduces] < 0]]
         self.last = int(collective.max()) if len(collective) else -1
         self.pulls = [
@@ -140,6 +141,12 @@ class Replay:
                 return self.handle(transfer, "pull")
             case cmd.Exchange(_):
                 return self.handle(int(s.source[self.take(rank, Kind.JOIN)]), "exchange")
+            case cmd.GroupReduce():
+                transfer = int(self.outcomes[rank].popleft())
+                if transfer < 0:
+                    return None
+                assert self.s.source[self.take(rank, Kind.JOIN)] == transfer
+                return self.join(rank, transfer, "group", ())
             case cmd.Over():
                 return bool(self.outcomes[rank].popleft())
             case cmd.Poll():
@@ -178,7 +185,8 @@ class Replay:
                 self.outcomes[rank].popleft()
                 kind: Any = self.kinds[transfer]
                 samples = self.samples[transfer] if kind == "push" else 0
-                return cmd.Message(kind, self.sent[transfer], samples, self.handles[transfer], recorded < 0)
+                at_s = self.arrived_s.get(transfer, 0.0)
+                return cmd.Message(kind, self.sent[transfer], samples, self.handles[transfer], recorded < 0, at_s)
             case cmd.Discard(reason, None):
                 row = self.take(rank, Kind.DISCARD)
                 assert DiscardReason(int(s.code[row])).name.lower() == reason
@@ -200,6 +208,10 @@ class Replay:
 
     def waited(self, rank: int, transfer: int) -> Any:
         goes_on = any(self.s.kind[row] in (Kind.GRAD, Kind.JOIN) for row in self.rows[rank])
+        if self.kinds[transfer] == "group":
+            if self.still_to_join[transfer]:
+                return BLOCKED
+            return cmd.Reduced(0, {}, self.members[transfer], not goes_on)
         if self.kinds[transfer] == "exchange":
             return cmd.Reduced(0, {}, self.members[transfer], not goes_on)
         if self.kinds[transfer] == "pull":
