@@ -16,6 +16,7 @@ from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
 from hetsim.compute import pass_model, passes
 from hetsim.errors import UsageError
+from hetsim.period_field import FORMS
 from hetsim.network import Fabric, LinkId, bucket_bytes, stream_ready, streamed_finish
 from hetsim.schedule.kinds import Kind
 from hetsim.simulate import Result
@@ -69,7 +70,7 @@ class Period:
 
     def _batches(self) -> list[int]:
         """Samples of every worker's unit of work: its batch, its micro-batch, or what balancing settled on."""
-        training, n = self.cluster.training, self.cluster.n
+        n = self.cluster.n
         if self.open_batch:
             return self._micro_batches()
         u = self.steady.schedule.updates
@@ -80,8 +81,13 @@ class Period:
             parts = slice(u.begin[whole], u.begin[whole + 1])
             settled = dict(zip(u.worker[parts].tolist(), u.part_samples[parts].tolist(), strict=True))
             return [settled.get(rank, 0) for rank in range(n)]
+        return self.share()
+
+    def share(self) -> list[int]:
+        """The global batch split equally, what is left over to the first by name."""
+        n = self.cluster.n
         by_name = sorted(range(n), key=lambda rank: self.cluster.workers[rank].name)
-        share, rest = divmod(training.global_batch_samples, n)
+        share, rest = divmod(self.cluster.training.global_batch_samples, n)
         return [share + (by_name.index(rank) < rest) for rank in range(n)]
 
     def _micro_batches(self) -> list[int]:
@@ -101,10 +107,12 @@ class Period:
 
     def seconds(self, rank: int) -> tuple[float, float]:
         """Of all passes over this worker's batch, and of the last one."""
-        times = [
-            self.models[rank].seconds(m)
-            for m in passes(self.batches[rank], self.cluster.workers[rank].max_batch_samples)
-        ]
+        return self.seconds_of(rank, self.batches[rank])
+
+    def seconds_of(self, rank: int, batch: int) -> tuple[float, float]:
+        """The same over any batch."""
+        cap = self.cluster.workers[rank].max_batch_samples
+        times = [self.models[rank].seconds(m) for m in passes(batch, cap)]
         return (math.fsum(times), times[-1]) if times else (0.0, 0.0)
 
     def parts(self) -> tuple[Part, ...]:
@@ -124,7 +132,7 @@ class Period:
         everybody = tuple(range(n))
         seconds = self.fabric.all_reduce_seconds(everybody, self.payload)
         if n == 1:
-            self._step("all-reduce C", "one worker has nobody to talk to", w.seconds(0.0))
+            self.step("all-reduce C", "one worker has nobody to talk to", w.seconds(0.0))
             return 0.0
         slowest = min(network.links, key=lambda link: link.bytes_per_s)
         latency = max(link.latency_s for link in network.links)
@@ -137,10 +145,11 @@ class Period:
             )
         else:
             how = f"{network.collective} on {network.topology}, {w.size(self.payload)}, slowest way: {self.fabric.bottleneck(everybody)}"
-        self._step("all-reduce C", how, w.seconds(seconds))
+        self.step("all-reduce C", how, w.seconds(seconds))
         return seconds
 
-    def _step(self, name: str, formula: str, value: str) -> None:
+    def step(self, name: str, formula: str, value: str) -> None:
+        """One more line of the arithmetic."""
         self.steps.append((name, formula, value))
 
     # ---- closed forms --------------------------------------------------------------------------------------------------------
@@ -158,10 +167,10 @@ class Period:
             "ssp": self.served,
             "abs-sgd": self.open,
         }
-        if name not in forms:
+        if name not in forms and name not in FORMS:
             return None, f"no closed form is known here for {name}"
         try:
-            return forms[name](), ""
+            return (forms[name]() if name in forms else FORMS[name](self)), ""
         except UsageError as none:
             return None, str(none)
 
@@ -170,15 +179,15 @@ class Period:
         times = [self.seconds(rank)[0] for rank in range(self.cluster.n)]
         rank = max(range(len(times)), key=lambda i: times[i])
         name = self.cluster.workers[rank].name
-        self._step("slowest worker", f"max t_i = t_{name}({self.batches[rank]})", w.seconds(times[rank]))
+        self.step("slowest worker", f"max t_i = t_{name}({self.batches[rank]})", w.seconds(times[rank]))
         return times[rank], name
 
     def finish(self, period_s: float, formula: str, batch: float, batch_formula: str = "Σ b_i") -> Figures:
         """Period, batch and their quotient."""
-        self._step("period", formula, w.seconds(period_s))
-        self._step("batch", batch_formula, f"{batch:,.6g} samples")
+        self.step("period", formula, w.seconds(period_s))
+        self.step("batch", batch_formula, f"{batch:,.6g} samples")
         rate = batch / period_s if period_s else math.inf
-        self._step("throughput", "batch / period", f"{w.rate(rate)} samples/s")
+        self.step("throughput", "batch / period", f"{w.rate(rate)} samples/s")
         return Figures(update_period_s=period_s, mean_batch_samples=batch, samples_per_s=rate)
 
     def synchronous(self) -> Figures:
@@ -194,10 +203,10 @@ class Period:
         share = self.cluster.workload.backward_share
         ready = [stream_ready(*self.seconds(rank), share, buckets) for rank in everybody]
         listed = ", ".join(w.size(size) for size in buckets[:4]) + (", …" if len(buckets) > 4 else "")
-        self._step(
+        self.step(
             f"{len(buckets)} buckets", f"{listed}; all-reduce one after the other, Σ C_j", w.seconds(math.fsum(costs))
         )
-        self._step("backward pass", f"gradients leave during the last {w.percent(share)} of a pass", "")
+        self.step("backward pass", f"gradients leave during the last {w.percent(share)} of a pass", "")
         period = streamed_finish(ready, costs)
         return self.finish(period, "max_j [max_i ready_ij + Σ_{l≥j} C_l]", batch)
 
@@ -228,7 +237,7 @@ class Period:
             rounds.append(self.seconds(rank)[0] + self.fabric.seconds(push) + self.fabric.seconds(pull))
         slow = max(range(n), key=lambda i: rounds[i])
         name = self.cluster.workers[slow].name
-        self._step("slowest round", f"t_pull + t_{name}({self.batches[slow]}) + t_push", w.seconds(rounds[slow]))
+        self.step("slowest round", f"t_pull + t_{name}({self.batches[slow]}) + t_push", w.seconds(rounds[slow]))
         self._server_load(rounds)
         self._check_closed(rounds)
         if self.algorithm.name == "ssp":
@@ -244,7 +253,7 @@ class Period:
         server = self.cluster.network.server
         if server is not None and math.isfinite(server.bytes_per_s):
             load = math.fsum(self.payload / t for t in rounds) / server.bytes_per_s
-            self._step("server's link", "Σ M/round_i / bw, were it never shared", w.percent(load))
+            self.step("server's link", "Σ M/round_i / bw, were it never shared", w.percent(load))
 
     def _check_closed(self, rounds: list[float]) -> None:
         """Raises UsageError where the rounds do not follow from each worker's own times."""
@@ -283,13 +292,13 @@ class Period:
         g = [self.seconds(rank)[0] for rank in range(self.cluster.n)]
         c = self.all_reduce()
         slow = max(range(len(g)), key=lambda i: g[i])
-        self._step(
+        self.step(
             "micro-batch",
             f"slowest g_i = g_{self.cluster.workers[slow].name}({self.batches[slow]})",
             w.seconds(g[slow]),
         )
         low, high = max(c, g[slow]), c + g[slow]
-        self._step("bounds", f"max(C, g_slow) ≤ period ≤ C + g_slow: {w.seconds(low)} … {w.seconds(high)}", "")
+        self.step("bounds", f"max(C, g_slow) ≤ period ≤ C + g_slow: {w.seconds(low)} … {w.seconds(high)}", "")
         period = recurrence(g, c)
         speed = math.fsum(m / t if t else math.inf for m, t in zip(self.batches, g, strict=True))
         text = "mean of start_{k+1} - start_k, start_{k+1} = max_i g_i·⌈(start_k + C)/g_i⌉"

@@ -34,6 +34,17 @@ training: {global_batch_samples: 96, micro_batch_samples: 8, max_samples: 100000
         ("one-step-delay", {}),
         ("one-step-delay-balanced", {}),
         ("local-sgd", {"local_steps": 4}),
+        ("dropcompute", {}),
+        ("dropcompute", {"limit": "fixed", "limit_s": 0.07}),
+        ("dropcompute", {"limit": "none"}),
+        ("backup-workers", {}),
+        ("backup-workers", {"backups": 2}),
+        ("od-sgd", {}),
+        ("dasgd", {}),
+        ("dasgd", {"local_steps": 3, "delay_steps": 0}),
+        ("dc-s3gd", {}),
+        ("dc-asgd", {}),
+        ("delay-adaptive-asgd", {}),
         ("asgd", {}),
         ("ssp", {}),
         ("abs-sgd", {}),
@@ -43,11 +54,50 @@ def test_closed_forms_agree_with_the_simulator_where_there_is_no_luck(label: tup
     found = explain(load_profile(STEADY), *label)
     assert found.closed is not None
     # these do not repeat exactly within the window
-    tolerance = {"abs-sgd": 0.01, "asgd": 0.01, "ssp": 0.01}.get(label[0], 1e-9)
+    served = dict.fromkeys(("asgd", "ssp", "dc-asgd", "delay-adaptive-asgd"), 0.01)
+    tolerance = {"abs-sgd": 0.01, **served}.get(label[0], 1e-9)
     assert found.steady.samples_per_s == pytest.approx(found.closed.samples_per_s, rel=tolerance)
     assert found.steady.update_period_s == pytest.approx(found.closed.update_period_s, rel=tolerance)
     assert found.steady == found.simulated
     assert found.left_out == ("batches cut short at the end of an epoch",)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(["dropcompute", "backup-workers", "dasgd", "dc-s3gd"]),
+    st.lists(st.sampled_from([50.0, 100.0, 130.0, 300.0]), min_size=1, max_size=5),
+    st.sampled_from([1e4, 1e6, 2e7]),
+    st.integers(0, 3),
+    st.sampled_from([8, 20, 24]),
+)
+def test_closed_forms_of_the_field_on_any_steady_cluster(
+    name: str, speeds: list[float], size: float, number: int, batch: int
+) -> None:
+    """Whether the network is hidden or not, with ties and with leftover samples."""
+    rows = "".join(f"  - {{name: w{i}, samples_per_s: {v}, overhead_s: 0.01}}\n" for i, v in enumerate(speeds))
+    text = STEADY[: STEADY.index("  - {name: a")] + rows + STEADY[STEADY.index("network:") :]
+    options = {
+        "dropcompute": {"limit": "fixed", "limit_s": 0.02 + 0.05 * number},
+        "backup-workers": {"backups": number},
+        "dasgd": {"local_steps": 5, "delay_steps": number},
+        "dc-s3gd": {},
+    }[name]
+    sizes = [f"workload.gradient_bytes={size}", f"training.global_batch_samples={batch * len(speeds) + number}"]
+    found = explain(load_profile(text, overrides=sizes), name, options)
+    assert found.closed is not None
+    assert found.steady.samples_per_s == pytest.approx(found.closed.samples_per_s, rel=1e-9)
+    assert found.steady.mean_batch_samples == pytest.approx(found.closed.mean_batch_samples, rel=1e-9)
+
+
+def test_eager_sgd_has_a_closed_form_among_equals_only() -> None:
+    equal = STEADY.replace("samples_per_s: 800.0, overhead_s: 0.002", "samples_per_s: 200.0").replace(
+        "samples_per_s: 400.0, floor_s: 0.05", "samples_per_s: 200.0"
+    )
+    for options in ({}, {"mode": "solo"}):
+        found = explain(load_profile(equal), "eager-sgd", options)
+        assert found.closed is not None
+        assert found.steady.samples_per_s == pytest.approx(found.closed.samples_per_s, rel=1e-9)
+        assert explain(load_profile(STEADY), "eager-sgd", options).closed is None
 
 
 def test_micro_batches_of_equal_time_are_those_that_the_workers_settle_on() -> None:
