@@ -16,8 +16,8 @@ from hetsim.algorithms import Algorithm
 from hetsim.cluster.spec import Cluster
 from hetsim.compute import pass_model, passes
 from hetsim.errors import UsageError
-from hetsim.period_field import FORMS
 from hetsim.network import Fabric, LinkId, bucket_bytes, stream_ready, streamed_finish
+from hetsim.period_field import FORMS
 from hetsim.schedule.kinds import Kind
 from hetsim.simulate import Result
 

@@ -62,7 +62,9 @@ def eager_sgd(p: Period) -> Figures:
     """t + C where all take equally long."""
     times = [p.seconds_of(rank, batch)[0] for rank, batch in enumerate(p.share())]
     if max(times) > min(times) * (1 + ALIKE):
-        raise UsageError("who starts an all-reduce, and with how many, follows from how unequal workers drift; no closed form")
+        raise UsageError(
+            "who starts an all-reduce, and with how many, follows from how unequal workers drift; no closed form"
+        )
     c = p.all_reduce()
     return p.finish(times[0] + c, f"t + C = {w.seconds(times[0])} + {w.seconds(c)}", sum(p.share()))
 

@@ -36,8 +36,9 @@ class DcS3gd(Algorithm, name="dc-s3gd"):
     always is; with them it predicts with the own velocity instead of the common one. With λ₀ = 0, one common Hessian and shares of samples
     that stay, it is S-SGD without delay whatever the momentum. With one worker D = 0, and it is SGD.
 
-    From the paper: the updates, their overlap, the correction and λ₀ = .2. Our choice: replicas are averaged, which all start from one x̄ and
-    so comes to the same as averaging steps; weights by samples. In the quadratic model corrections of equal workers cancel in the mean.
+    From the paper: the updates, their overlap, the correction and λ₀ = .2. Our choice: replicas are averaged, which comes to the same as
+    averaging steps, since all start from one x̄; weights by samples; no correction where x_i and x̄ differ by rounding alone. In the
+    quadratic model the corrections of equal workers cancel in the mean.
     """
 
     source = (
@@ -62,7 +63,8 @@ class DcS3gd(Algorithm, name="dc-s3gd"):
                 yield w.merge(sync)
                 if reduced.stop:
                     return
-            yield w.step(compensation=self.options.strength)
+            if done.samples:
+                yield w.step(compensation=self.options.strength)
             sync = yield w.all_reduce("parameters", weight=float(done.samples))
 
     def check(self, schedule: Schedule) -> None:
@@ -76,4 +78,6 @@ class DcS3gd(Algorithm, name="dc-s3gd"):
         point[s.slot[grads]] = s.state[grads]
         wrong = steps[before[s.parent[steps]] != point[s.slot[steps]]]
         if len(wrong):
-            raise ScheduleError(f"{self.name}: the step in row {int(wrong[0])} does not start one average after its gradient")
+            raise ScheduleError(
+                f"{self.name}: the step in row {int(wrong[0])} does not start one average after its gradient"
+            )

@@ -49,9 +49,9 @@ class Dssp(Asgd, name="dssp"):
         a  |push|push|push|push·····    with s_L = 0: a would wait from its first push for b's, and is let go on until
         b  |-----------------push|      the one that comes nearest to it
 
-    The workers' program is ASGD's. The server keeps each worker's last two pushes. Who is more than s_L clocks ahead of the slowest, and
-    nobody is further, is granted r clocks by predicting both on (see `extra_clocks`); others wait as in SSP. With r_max = 0 this is SSP with
-    s = s_L, to the byte. A lead never exceeds s_L + r_max.
+    The workers' program is ASGD's. The server keeps each worker's last two pushes. Who is more than s_L clocks ahead of the slowest, with
+    nobody further, is granted r clocks by predicting both on: those after which its push comes nearest to one of the slowest's. Others wait
+    as in SSP. With r_max = 0 this is SSP with s = s_L, to the byte. A lead never exceeds s_L + r_max.
 
     From the paper: its Algorithms 1 and 2, s_L = 3, r_max = 12. Our choice: a grant never takes a lead beyond s_L + r_max, and before a
     worker has pushed twice nothing is predicted from it.

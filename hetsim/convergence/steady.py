@@ -316,11 +316,17 @@ def _writer(plan: Plan, row: int, k: int) -> tuple[str, int, int]:
 
 
 def _rounds(schedule: Schedule, training: Training, window: tuple[int, int], rule: Rule) -> Steady | None:
-    """The mean round of the window; None where replicas make different numbers of steps, or average otherwise than all with all."""
+    """The mean round of the window; None where replicas make different numbers of steps, average otherwise than all with all, or step from
+    elsewhere than their gradient was taken."""
     mixes, steps = schedule.rows(Kind.MIX), schedule.rows(Kind.STEP)
     if not len(mixes) or training.nesterov or np.any(schedule.code[mixes] != MixRule.KEEP):
         return None
     if np.any(schedule.slot[mixes] >= 0) or np.any(schedule.scale[mixes] != 1.0) or np.any(schedule.source[steps] >= 0):
+        return None
+    grads = schedule.rows(Kind.GRAD)
+    point = np.full(int(schedule.slot.max(initial=-1)) + 1, -1, np.int64)
+    point[schedule.slot[grads]] = schedule.state[grads]
+    if np.any(point[schedule.slot[steps]] != schedule.parent[steps]):
         return None
     begin, end = window
     joins = schedule.rows(Kind.JOIN)

@@ -60,9 +60,7 @@ def test_a_relative_correction_has_its_share_of_the_gradient_s_norm(
 ) -> None:
     """Along g⊙g⊙(x - x̄), and as long as λ‖g‖."""
     x, gradient = vector(0.5, -1.0, 2.0), vector(*g)
-    back = Compensation(
-        strength=strength, taken_at_P=x - vector(*apart), rule=StepRule.DELAY_COMPENSATED_RELATIVE
-    )
+    back = Compensation(strength=strength, taken_at_P=x - vector(*apart), rule=StepRule.DELAY_COMPENSATED_RELATIVE)
     made = Updater(UpdateRule(learning_rate=1.0)).step(
         State(parameters_P=x), 4 * gradient, divisor=4, samples=4, compensation=back
     )
@@ -76,9 +74,7 @@ def test_a_relative_correction_has_its_share_of_the_gradient_s_norm(
 def test_rounding_alone_is_not_corrected() -> None:
     """Else what an average of equal replicas loses to rounding would be blown up to a fifth of the gradient."""
     x = vector(1.0, 3.0)
-    back = Compensation(
-        strength=0.2, taken_at_P=x * (1 + 2.0**-52), rule=StepRule.DELAY_COMPENSATED_RELATIVE
-    )
+    back = Compensation(strength=0.2, taken_at_P=x * (1 + 2.0**-52), rule=StepRule.DELAY_COMPENSATED_RELATIVE)
     made = Updater(UpdateRule(learning_rate=1.0)).step(
         State(parameters_P=x), vector(1.0, 1.0), divisor=1, samples=1, compensation=back
     )

@@ -308,9 +308,9 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
         """,
     ),
     (
-        # s_L = 0: a, a clock ahead at 6, has pushed but once: nothing is predicted, and it waits at the gate (code 3) for b's push at 7. At 13
-        # b has pushed but once; from then on a's last interval has the wait in it and is as long as b's, so no clock more would bring
-        # it nearer to a push of b, and none is granted
+        # s_L = 0: a, a clock ahead at 6, has pushed but once: nothing is predicted, and it waits at the gate (code 3) for b's push at 7. At
+        # 13 b has pushed but once; from then on a's last interval has the wait in it and is as long as b's, so no clock more would
+        # bring it nearer to a push of b, and none is granted
         "dssp",
         {"staleness": 0, "extra": 2},
         4,

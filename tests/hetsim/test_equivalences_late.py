@@ -64,9 +64,7 @@ def test_dc_s3gd_alone_is_sgd() -> None:
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_dssp_without_a_range_is_ssp(staleness: int) -> None:
     c = three((80.0, 20.0, 9.0))
-    assert_same_log(
-        schedule("dssp", c, 60, staleness=staleness, extra=0), schedule("ssp", c, 60, staleness=staleness)
-    )
+    assert_same_log(schedule("dssp", c, 60, staleness=staleness, extra=0), schedule("ssp", c, 60, staleness=staleness))
 
 
 def test_dssp_with_a_threshold_that_nobody_reaches_is_asgd() -> None:

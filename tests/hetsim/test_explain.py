@@ -77,7 +77,7 @@ def test_closed_forms_of_the_field_on_any_steady_cluster(
     rows = "".join(f"  - {{name: w{i}, samples_per_s: {v}, overhead_s: 0.01}}\n" for i, v in enumerate(speeds))
     text = STEADY[: STEADY.index("  - {name: a")] + rows + STEADY[STEADY.index("network:") :]
     options = {
-        "dropcompute": {"limit": "fixed", "limit_s": 0.02 + 0.05 * number},
+        "dropcompute": {"limit": "fixed", "limit_s": 0.023 + 0.047 * number},
         "backup-workers": {"backups": number},
         "dasgd": {"local_steps": 5, "delay_steps": number},
         "dc-s3gd": {},

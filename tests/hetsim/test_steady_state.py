@@ -109,6 +109,8 @@ def test_no_steady_state_where_there_is_none() -> None:
     assert steady_state(run, replace(cluster.training, warmup_updates=10), (20, 58)) is None
     uneven = simulate(cluster, "local-sgd", options={"by_speed": True, "normalise": "samples"}, updates=20).schedule
     assert steady_state(uneven, cluster.training, (6, 18)) is None
+    late = simulate(cluster, "dc-s3gd", options={"strength": 0.0}, updates=60).schedule  # steps from elsewhere
+    assert steady_state(late, cluster.training, (20, 58)) is None
     nesterov = replace(cluster.training, nesterov=True)
     assert steady_state(simulate(cluster, "local-sgd", updates=20).schedule, nesterov, (6, 18)) is None
 
