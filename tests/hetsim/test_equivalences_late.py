@@ -135,6 +135,19 @@ def test_a_lead_uses_its_range_and_stays_in_it(extra: int) -> None:
     assert 2 < max(leads[:-10]) <= 2 + extra  # at the end everybody is let go
 
 
+# ---- AD-PSGD ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_ad_psgd_of_two_equals_is_s_sgd_in_its_mean(beta: float) -> None:
+    """m' = m - lr·mean(g) although the gradients are of before the average: they are linear. An average comes in the middle of a round,
+    without what the round adds."""
+    c = cluster([20.0, 20.0], bandwidths=[1e8] * 2, gradient_bytes=1e5, global_batch_samples=18)
+    mine = losses(schedule("ad-psgd", c), beta, weight_decay=0.01)
+    theirs = losses(schedule("s-sgd", c), beta, weight_decay=0.01)
+    assert mine[1:] == pytest.approx(theirs[:-1], rel=1e-12)
+
+
 # ---- Prague ----------------------------------------------------------------------------------------------------------------
 
 
