@@ -46,7 +46,7 @@ def test_a_name_is_taken_once() -> None:
 
 
 def test_the_list_is_the_registry() -> None:
-    listed = re.findall(r"^    ([a-z][a-z-]+)  +\S", HOW_TO, re.MULTILINE)
+    listed = re.findall(r"^    ([a-z][a-z0-9-]+)  +\S", HOW_TO, re.MULTILINE)
     assert listed == list(registry())
 
 
