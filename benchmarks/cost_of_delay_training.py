@@ -131,9 +131,11 @@ def local(workers: int = 4, **keys: Any) -> Method:
     return Method(**{"name": "local-prediction", "options": point("local-prediction"), "workers": workers, **keys})
 
 
-def damped(workers: int, **keys: Any) -> Method:
-    """Each worker predicts with its own gradient, corrected by how far its last one was from the group's."""
-    return Method(**{"name": "damped-prediction", "options": point("damped-prediction"), "workers": workers, **keys})
+def damped(workers: int, gamma: float | None = None, **keys: Any) -> Method:
+    """Each worker predicts with its own gradient, corrected by how far its last one was from the group's; γ = ½ unless given."""
+    name = "damped-prediction" + ("" if gamma is None else f", γ = {gamma:g}")
+    options = point("damped-prediction", **({} if gamma is None else {"damping": gamma}))
+    return Method(**{"name": name, "options": options, "workers": workers, **keys})
 
 
 def blend(workers: int, **keys: Any) -> Method:
@@ -172,15 +174,20 @@ def cifar10() -> Sections:
     return {
         "SGD, β = .9, B = 128": (
             none(rates=r), local(16, rates=r), blend(16, rates=r), current(rates=low), last(rates=r), ahead(rates=r), local(4, rates=r),
+            damped(16, rates=r), damped(4, rates=r),
         ),
         "AdamW, β1 = .9, B = 128": tuple(
             replace(m, optimizer="adamw", rates=adam)
-            for m in (none(rates=r), local(16, rates=r), current(rates=r), last(rates=r), blend(16, rates=r), ahead(1.0, rates=r))
+            for m in (
+                none(rates=r), local(16, rates=r), current(rates=r), last(rates=r), blend(16, rates=r), ahead(1.0, rates=r),
+                damped(16, rates=r),
+            )
         ),
         "SGD, β = .9, B = 512": (
             none(batch=512, rates=large), local(16, batch=512, rates=large), damped(16, batch=512, rates=large),
             warm(local(16, batch=512, rates=large), 20), warm(damped(16, batch=512, rates=large), 20),
             blend(16, batch=512, rates=large), ahead(batch=512, rates=r), last(batch=512, rates=large),
+            local(4, batch=512, rates=large), damped(4, batch=512, rates=large),
         ),
         "SGD, β = .9, B = 128, shares that change": (
             local(16, rates=r, shares="jittering"), local(16, rates=r, shares="wandering"), blend(16, rates=r, shares="jittering"),
@@ -197,16 +204,17 @@ def cifar10() -> Sections:
 
 
 def digits() -> Sections:
-    """Two or three rates a method, around the best of S-SGD."""
+    """Two to four rates a method, around the best of S-SGD."""
     r, low, fast, adam, high = (0.05, 0.1, 0.2), (0.0125, 0.025, 0.05), (0.1, 0.2, 0.4), (0.003, 0.01), (0.8, 1.6)
-    best = (0.2,)  # of fixed shares, by S-SGD, local-prediction and blend alike
     sections: dict[str, tuple[Method, ...]] = {}
-    for batch, rates in ((64, r), (256, fast)):
+    for batch, rates in ((64, (*r, 0.4)), (256, (*fast, 0.8))):
         sections[f"SGD, β = .9, B = {batch}"] = tuple(
             replace(m, batch=batch) for m in (
                 none(rates=rates), current(rates=low), ahead(1.0, rates=r), ahead(rates=r), last(rates=rates),
                 *(local(n, rates=rates) for n in (4, 8, 16)), *(blend(n, rates=rates) for n in (4, 8, 16)),
-                warm(local(16, rates=rates), 50), warm(current(rates=low), 50),
+                warm(local(16, rates=rates), 50), warm(current(rates=low), 50), *(damped(n, rates=rates) for n in (4, 8, 16)),
+                damped(16, 0.25, rates=rates), damped(16, 0.75, rates=rates),
+                warm(local(16, rates=rates), 20), warm(damped(16, rates=rates), 20),
             )
         )  # fmt: skip
         sections[f"SGD with Nesterov's momentum, β = .9, B = {batch}"] = tuple(
@@ -215,12 +223,13 @@ def digits() -> Sections:
         )  # fmt: skip
         sections[f"SGD, β = .9, B = {batch}, shares that change"] = tuple(
             replace(m, batch=batch, shares=shares)
-            for shares in ("jittering", "wandering") for m in (local(4, rates=best), blend(4, rates=best))
+            for shares in ("jittering", "wandering")
+            for m in (local(4, rates=rates[2:]), blend(4, rates=rates[2:]), damped(4, rates=rates[2:]))
         )  # fmt: skip
         sections[f"AdamW, β1 = .9, B = {batch}"] = tuple(
             replace(m, batch=batch, optimizer="adamw", rates=adam) for m in (
                 none(rates=r), current(rates=r), ahead(1.0, rates=r), last(rates=r), local(4, rates=r), local(16, rates=r),
-                blend(16, rates=r),
+                blend(16, rates=r), damped(4, rates=r), damped(16, rates=r),
             )
         )  # fmt: skip
         sections[f"SGD, other momenta, B = {batch}"] = tuple(
