@@ -73,7 +73,8 @@ class _Run:
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
         self.lengths = lengths_of(quadratic, learning_rate, momentum, rule.weight_decay)
-        self.steps: dict[int, list[float]] = defaultdict(list)  # v row -> rate factors since the last point
+        self.steps: dict[int, list[float]] = {}  # v row -> rate factors of the steps that have not lengthened weights yet
+        self.left = 0  # steps of before, fewer than replicas, that have not either
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
         self.velocity: dict[int, int] = {}  # x row -> v row of its pending steps
         self.owner: dict[int, int] = {}  # v row -> x row
@@ -84,7 +85,7 @@ class _Run:
         with np.errstate(over="ignore", invalid="ignore"):
             for operation in self.program.operations:
                 if isinstance(operation, Step) and self.lengths is not None:
-                    self.steps[operation.v_out].append(operation.factor)
+                    self.steps[operation.v_out] = [*self.steps.pop(operation.v, []), operation.factor]
                 if isinstance(operation, Step) and operation.chained:
                     self._postpone(operation)
                     continue
@@ -150,12 +151,17 @@ class _Run:
                 self._step(operation)
 
     def _lengthen(self) -> None:
-        """The steps since the last point, as many as a replica made, with the mean of the replicas' velocities as it is now."""
-        if self.lengths is None or not self.steps:
+        """The steps since this was last done, once there are as many as replicas: one of the replicas' mean for each time so many, by the
+        velocities as they are now, each as often as its replica has stepped."""
+        factors = [f for each in self.steps.values() for f in each]
+        count, left = divmod(self.left + len(factors), self.program.replicas)
+        if self.lengths is None or not count:
             return
-        rows, factors = list(self.steps), [f for each in self.steps.values() for f in each]
-        square = self.moments.C[np.ix_(rows, rows)].mean(axis=(0, 1))
-        for _ in range(round(len(factors) / len(rows))):
+        self.left = left
+        rows = list(self.steps)
+        share = np.array([len(each) for each in self.steps.values()]) / len(factors)
+        square = np.einsum("i,j,ijc->c", share, share, self.moments.C[np.ix_(rows, rows)])
+        for _ in range(count):
             self.lengths.step(float(np.mean(factors)), square)
         self.lr = np.repeat(self.lengths.learning_rate, len(self.weight))
         self.steps.clear()

@@ -120,11 +120,12 @@ Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Compensate | 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Operations on rows (variables replaced by rows), and the number of rows."""
+    """Operations on rows (variables replaced by rows), and the number of rows. `replicas`: that step on their own."""
 
     operations: tuple[Operation, ...]
     rows: int
     points: int
+    replicas: int = 1
 
 
 def inputs(operation: Operation) -> set[int]:

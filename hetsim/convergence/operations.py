@@ -7,7 +7,7 @@ name variables; `allocate` gives each a row for as long as something still reads
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -273,7 +273,10 @@ class Compiler:
 
 def compile_schedule(schedule: Schedule, training: Training) -> Program:
     """The operations of a Schedule on as few rows as their lifetimes allow."""
-    return allocate(Compiler(schedule, training).run(), len(progress_of(schedule).rows) + 1)
+    made = allocate(Compiler(schedule, training).run(), len(progress_of(schedule).rows) + 1)
+    own = schedule.rows(Kind.STEP)
+    own = own[schedule.source[own] < 0]
+    return replace(made, replicas=max(len(np.unique(schedule.worker[own])), 1))
 
 
 def allocate(operations: list[Operation], points: int) -> Program:

@@ -64,6 +64,7 @@ SCHEDULES: dict[str, tuple[str, dict[str, object]]] = {
     "dc-asgd": ("dc-asgd", {}),
     "dc-asgd, constant": ("dc-asgd", {"variant": "constant", "strength": 1.0}),
     "od-sgd": ("od-sgd", {}),
+    "od-sgd, damped-prediction": ("od-sgd", {"compute_point": "damped-prediction"}),
     "rennala-sgd": ("rennala-sgd", {"gradients": 5}),
     "delay-adaptive-asgd": ("delay-adaptive-asgd", {}),
     "dc-s3gd": ("dc-s3gd", {}),
@@ -82,7 +83,16 @@ RULES = {
         learning_rate=0.001, momentum=0.9, optimizer="adamw", weight_decay=0.01, reference_batch_samples=24, warmup_samples=480
     ),
 }  # fmt: skip
-WITH_RULES = ("s-sgd", "abs-sgd, local-prediction", "abs-sgd, blend", "abs-sgd, damped-prediction", "local-sgd", "asgd")
+WITH_RULES = (
+    "s-sgd",
+    "abs-sgd, local-prediction",
+    "abs-sgd, blend",
+    "abs-sgd, damped-prediction",
+    "local-sgd",
+    "asgd",
+    "dc-s3gd",
+    "prague",
+)
 CASES = [*((name, "sgd") for name in SCHEDULES), *((name, rule) for name in WITH_RULES for rule in RULES)]
 
 
