@@ -145,7 +145,7 @@ class InProcess:
                 break
             run.execute(action)
             if isinstance(action, Mix) or (isinstance(action, Step) and action.shared):
-                state = run.states[action.state]
+                state = run.reached(action)
                 last = state, action.time_s
                 if state.progress.samples >= trace.due:
                     trace.add(*last, run.loss(state))
@@ -259,6 +259,16 @@ class _Run:
             self.states.pop(state, None)
         for slot in slots:
             self.sums.pop(slot, None)
+
+    def reached(self, action: Step | Mix) -> State:
+        """What an action has brought training to: its state, or where only some replicas are averaged in it the mean of all."""
+        state = self.states[action.state]
+        if isinstance(action, Step) or not action.beside:
+            return state
+        mean_P = len(action.parts) * state.parameters_P
+        for other in action.beside:
+            mean_P += self.states[other].parameters_P
+        return replace(state, parameters_P=mean_P / (len(action.parts) + len(action.beside)))
 
     def loss(self, state: State) -> float:
         """Held-out loss at a state, BatchNorm's statistics averaged over the replicas by samples seen."""

@@ -57,7 +57,8 @@ class Step:
 class Mix:
     """`parts`: (state, weight) in rank order; `anchor` -1: none. `heard`: samples of all steps before it, where only some average and a
     replica's own count would miss the others'; -1 where all do. `outer`: a step of the outer optimizer on a fragment.
-    `shift`: the replica moves by how far the average is from the anchor."""
+    `shift`: the replica moves by how far the average is from the anchor. `beside`: the replicas of all others at that time, where only some
+    average: what training has come to is the mean of all."""
 
     state: int
     parent: int
@@ -69,6 +70,7 @@ class Mix:
     heard: int = -1
     outer: Outer | None = None
     shift: bool = False
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class _Builder:
         self.taken: set[int] = set()  # slots already computed
         self.sums: dict[int, tuple[tuple[int, float], ...]] = {}  # transfer -> accumulators that hold its sum
         self.points: dict[int, tuple[int, int]] = {}  # by worker: transfer and state of its last damped prediction
+        self.replica = dict.fromkeys(range(schedule.n + 1), 0)  # worker -> its state
         self.alone: set[int] = set()  # slots that something else than one step reads
         self._collect()
 
@@ -161,6 +164,8 @@ class _Builder:
                     self._pass(slot, state, worker, ((first, samples),))
                     self.taken.add(slot)
                 continue
+            if kind != Kind.PREDICT:
+                self.replica[worker] = state
             if state in self.made:
                 continue
             self.made.add(state)
@@ -174,9 +179,8 @@ class _Builder:
                 outer = self._outer(first, scale) if code == MixRule.OUTER else None
                 shift = code == MixRule.SHIFT
                 heard = -1 if len(offered) == s.n and outer is None and not shift else stepped
-                self.actions.append(
-                    Mix(state, parent, offered, slot, scale, code == MixRule.RESET, end_s, heard, outer, shift)
-                )
+                reset, beside = code == MixRule.RESET, self._beside(source)
+                self.actions.append(Mix(state, parent, offered, slot, scale, reset, end_s, heard, outer, shift, beside))
             else:
                 own = slot if slot in self.pieces else -1
                 self._sums([(own, 1.0)])
@@ -189,6 +193,11 @@ class _Builder:
         if len(points) != 1:
             raise ScheduleError(f"state {step.state}: a compensated step needs a gradient that was taken at one point")
         return replace(step, scale=1.0, taken_at=points.pop(), compensation=step.scale, rule=StepRule(code))
+
+    def _beside(self, source: int) -> tuple[int, ...]:
+        """The replicas of who is not in an average."""
+        members = {member[0] for member in self.offered[source]}
+        return tuple(self.replica[w] for w in range(self.schedule.n) if w not in members)
 
     def _before(self, worker: int, source: int, state: int, code: int) -> int:
         """The worker's last point, if it was predicted one synchronization ago."""
@@ -253,6 +262,7 @@ def _with_lifetimes(actions: list[Action]) -> Plan:
             case Mix():
                 last_state[action.parent] = last_state[action.anchor] = at
                 last_state.update((state, at) for state, _ in action.parts)
+                last_state.update((state, at) for state in action.beside)
             case Point():
                 last_state[action.parent] = last_state[action.before] = at
                 last_slot[action.slot] = at

@@ -34,7 +34,7 @@ class Prague(Algorithm, name="prague"):
     x_i := mean over the group of x_j. Who asks and is in no group has all who are in none divided at random into groups (the paper's global
     division); the others find theirs when they ask. Who has asked `slack` times less is left out, so that a straggler holds up few.
     Momentum stays local. With one group of all this is Local SGD of as many steps, which without momentum and with one step is S-SGD.
-    With one worker it is SGD.
+    With one worker it is SGD. What is read is the mean of all replicas, as for `ad-psgd`.
 
     From the paper: partial all-reduces, random groups by global division, kept for their members until they ask, the filter by counts of
     groups. Our choice: a worker is in a group until it has its average, so that groups never conflict; groups of at most 3 as even as can

@@ -63,7 +63,7 @@ class _Run:
     ) -> None:
         self.program, self.weight = program, quadratic.weight
         self.decay, self.nesterov = rule.weight_decay, rule.nesterov
-        self.watch = Watch(program.points, len(learning_rate), quadratic.initial_loss, rule)
+        self.watch = Watch(program.points, len(learning_rate), quadratic.initial_loss, rule, program.newest)
         settings, nodes = len(learning_rate), len(quadratic)
         self.lr, self.beta = np.repeat(learning_rate, nodes), np.repeat(momentum, nodes)
         self.h, self.c = np.tile(quadratic.h, settings), np.tile(quadratic.c, settings)
@@ -73,7 +73,9 @@ class _Run:
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
         self.lengths = lengths_of(quadratic, learning_rate, momentum, rule.weight_decay)
-        self.steps: dict[int, list[float]] = {}  # v row -> rate factors of the steps that have not lengthened weights yet
+        self.steps: dict[
+            int, list[float]
+        ] = {}  # v row -> rate factors of the steps that have not lengthened weights yet
         self.left = 0  # steps of before, fewer than replicas, that have not either
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
         self.velocity: dict[int, int] = {}  # x row -> v row of its pending steps

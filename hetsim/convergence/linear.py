@@ -120,12 +120,14 @@ Operation = Evaluate | Step | Average | Ahead | Forecast | Local | Compensate | 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Operations on rows (variables replaced by rows), and the number of rows. `replicas`: that step on their own."""
+    """Operations on rows (variables replaced by rows), and the number of rows. `replicas`: that step on their own. `newest`: share of the
+    newest reading in the curve, 1 where readings do not swing."""
 
     operations: tuple[Operation, ...]
     rows: int
     points: int
     replicas: int = 1
+    newest: float = 1.0
 
 
 def inputs(operation: Operation) -> set[int]:

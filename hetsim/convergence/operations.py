@@ -36,6 +36,7 @@ from hetsim.errors import ScheduleError
 from hetsim.schedule.kinds import Kind, MixRule, PointRule, StepRule
 from hetsim.schedule.table import Schedule
 
+SWING_STEPS = 10.0  # of each replica, over which a loss that swings is averaged: the memory of momentum .9 [our choice]
 GRAD, JOIN, STEP, MIX, PREDICT = (
     int(k) for k in (Kind.GRAD, Kind.JOIN, Kind.STEP, Kind.MIX, Kind.PREDICT)
 )  # fast to compare
@@ -72,6 +73,8 @@ class Compiler:
         self.last_batch: dict[int, int] = {}
         self.slots: dict[int, _Slot] = defaultdict(_Slot)
         self.joined: dict[int, list[tuple[int, float]]] = defaultdict(list)  # transfer -> (slot or state, weight)
+        self.members: dict[int, set[int]] = defaultdict(set)  # of averages
+        self.replica: dict[int, int] = dict.fromkeys(range(schedule.n), 0)  # worker -> its state
         predicts = schedule.rows(Kind.PREDICT)
         blends = predicts[np.isin(schedule.code[predicts], (PointRule.BLEND, PointRule.DAMPED_PREDICTION))]
         self.blending = bool(len(blends))
@@ -104,6 +107,7 @@ class Compiler:
                     self.joined[source].append((slot, scale))
                 elif state >= 0:
                     self.joined[source].append((state, scale))
+                    self.members[source].add(worker)
             elif kind == STEP and state not in self.x:
                 self._step(state, parent, source, slot, samples, first, scale, code)
             elif kind == MIX and state not in self.x:
@@ -113,9 +117,25 @@ class Compiler:
                     self._mix(state, parent, source, slot, scale, code)
             elif kind == PREDICT and state not in self.x:
                 self._predict(worker, state, parent, source, slot, scale, code)
+            if kind in (STEP, MIX):
+                self.replica[worker] = state
             if row in points:
-                self.operations.append(Read(self.x[state], points[row]))
+                self.operations.append(Read(self._read(kind, state, source), points[row]))
         return self.operations
+
+    def _read(self, kind: int, state: int, source: int) -> int:
+        """The variable whose loss is a point of the curve: the state, or where only some average the mean of all replicas.
+
+        Which of them average last makes the expected loss of that mean swing, at large rates from a half to the double within a round: the
+        curve is its running mean, or a single dip would pass for a target met."""
+        members = self.members.get(source, ()) if kind == MIX else ()
+        if not 0 < len(members) < self.schedule.n:
+            return self.x[state]
+        points: dict[int, float] = defaultdict(float)
+        for worker in range(self.schedule.n):  # who is in it has the average, or will take it now
+            points[self.x[state if worker in members else self.replica[worker]]] += 1.0 / self.schedule.n
+        self.operations.append(Average(made := self.new(), tuple(points.items())))
+        return made
 
     # ---- gradients -------------------------------------------------------------------------------------------------------
 
@@ -273,10 +293,13 @@ class Compiler:
 
 def compile_schedule(schedule: Schedule, training: Training) -> Program:
     """The operations of a Schedule on as few rows as their lifetimes allow."""
-    made = allocate(Compiler(schedule, training).run(), len(progress_of(schedule).rows) + 1)
+    compiler, points = Compiler(schedule, training), progress_of(schedule)
+    made = allocate(compiler.run(), len(points.rows) + 1)
     own = schedule.rows(Kind.STEP)
     own = own[schedule.source[own] < 0]
-    return replace(made, replicas=max(len(np.unique(schedule.worker[own])), 1))
+    some = any(0 < len(members) < schedule.n for members in compiler.members.values())
+    newest = min(1.0, float(points.steps.mean()) / SWING_STEPS) if some else 1.0
+    return replace(made, replicas=max(len(np.unique(schedule.worker[own])), 1), newest=newest)
 
 
 def allocate(operations: list[Operation], points: int) -> Program:

@@ -60,7 +60,8 @@ class Losses:
 class Watch:
     """Losses of the settings still running, and which columns of the moments are theirs."""
 
-    def __init__(self, points: int, settings: int, initial: float, rule: Rule) -> None:
+    def __init__(self, points: int, settings: int, initial: float, rule: Rule, newest: float = 1.0) -> None:
+        self.newest = newest
         self.loss = np.full((points, settings), np.nan)
         self.loss[0] = initial
         self.length = np.full(settings, points, np.int64)
@@ -71,7 +72,10 @@ class Watch:
 
     def record(self, point: int, second_moments: Floats, weight: Floats) -> None:
         """The loss of every setting still running. einsum, not BLAS: a setting's sum must not depend on its neighbours, to the last bit."""
-        self.loss[point, self.alive] = np.einsum("sd,d->s", second_moments.reshape(-1, len(weight)), weight)
+        read = np.einsum("sd,d->s", second_moments.reshape(-1, len(weight)), weight)
+        if self.newest < 1.0:
+            read = self.loss[point - 1, self.alive] + self.newest * (read - self.loss[point - 1, self.alive])
+        self.loss[point, self.alive] = read
 
     def look(self, point: int, since: int) -> NDArray[np.bool_] | None:
         """After `point`: settle the settings that are done; a mask of those that go on, or None where all do."""

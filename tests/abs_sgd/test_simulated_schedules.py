@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from abs_sgd.gradients import FlatModel
 from abs_sgd.replay.inprocess import InProcess
 from abs_sgd.update import State, UpdateRule
 from abs_sgd.workloads.analytic import scalar_constant_gradient
@@ -91,6 +92,33 @@ def test_scalar_model_counts_the_steps(algorithm: str) -> None:
     assert len(seen) > 20
     for state, made in seen.items():
         assert float(made.parameters_P) == pytest.approx(expected[state], rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["ad-psgd", "prague"])
+def test_where_some_average_the_loss_is_that_of_the_mean_of_all(algorithm: str) -> None:
+    schedule, task = schedule_of(algorithm), digits_mlp(dtype=torch.float64)
+    seen: dict[int, State] = {}
+    trainer = InProcess(schedule, task)
+    curve = trainer.train(UpdateRule(learning_rate=0.05), evaluate_every_samples=1, observe=seen.__setitem__)
+    joins, replica, means = schedule.rows(Kind.JOIN), dict.fromkeys(range(3), 0), dict[float, list[torch.Tensor]]()
+    seen[0] = State(parameters_P=FlatModel(task.make_model(0)).parameters_P)
+    made = {0}
+    for row in np.flatnonzero(np.isin(schedule.kind, (Kind.STEP, Kind.MIX))).tolist():
+        state, source = int(schedule.state[row]), int(schedule.source[row])
+        replica[int(schedule.worker[row])] = state
+        if schedule.kind[row] == Kind.MIX and state not in made:
+            members = set(schedule.worker[joins[schedule.source[joins] == source]].tolist())
+            now = [seen[state if worker in members else replica[worker]].parameters_P for worker in range(3)]
+            means.setdefault(float(schedule.end_s[row]), []).append(torch.stack(now).mean(dim=0))
+        made.add(state)
+    model = FlatModel(task.make_model(0))
+    assert len(curve.loss) > 20
+    for time_s, loss in zip(curve.time_s[1:].tolist(), curve.loss[1:].tolist(), strict=True):
+        found = []
+        for mean_P in means[time_s]:
+            model.load(mean_P)
+            found.append(task.evaluate(model.model))
+        assert min(abs(each - loss) for each in found) < 1e-9
 
 
 @pytest.mark.parametrize("algorithm", sorted(registry()))

@@ -136,7 +136,16 @@ def asynchronous(order: Sequence[int], batches: Sequence[int]) -> Schedule:
 def monte_carlo(
     schedule: Schedule, q: Quadratic, lr: float, momentum: float, training: Training, paths: int, seed: int
 ) -> dict[int, tuple[float, float]]:
-    """state -> (mean loss, standard error) by executing every row on `paths` sampled runs. Plain SGD as PyTorch does it."""
+    """state -> (mean loss, standard error), by `sampled_states`."""
+    x = sampled_states(schedule, q, lr, momentum, training, paths, seed)
+    losses = {k: 0.5 * (value**2 @ (q.h * q.multiplicity)) for k, value in x.items()}
+    return {k: (float(loss.mean()), float(loss.std() / np.sqrt(paths))) for k, loss in losses.items()}
+
+
+def sampled_states(
+    schedule: Schedule, q: Quadratic, lr: float, momentum: float, training: Training, paths: int, seed: int
+) -> dict[int, Floats]:
+    """state -> parameters, shape (paths, D), by executing every row on sampled runs. Plain SGD as PyTorch does it."""
     rng = np.random.default_rng(seed)
     shape = (paths, len(q))
     x = {0: rng.standard_normal(shape) * np.sqrt(q.start)}
@@ -187,5 +196,4 @@ def monte_carlo(
                 own = 1.0 if s.code[r] == PointRule.LOCAL_PREDICTION else scale
                 g = sums[slot] / held[slot] if slot >= 0 else np.zeros(shape)
                 x[state] = stepped(parent, own * g + (1.0 - own) * last[parent])[0]
-    losses = {k: 0.5 * (value**2 @ (q.h * q.multiplicity)) for k, value in x.items()}
-    return {k: (float(loss.mean()), float(loss.std() / np.sqrt(paths))) for k, loss in losses.items()}
+    return x

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from handmade_clusters import cluster
 from handmade_schedule import asynchronous, local_sgd, one_update_delay, synchronous
 from numpy.typing import NDArray
 
@@ -18,7 +19,8 @@ from hetsim.convergence.quadratic import Quadratic, power_law
 from hetsim.convergence.sequence import Losses, run_sequence
 from hetsim.convergence.short_run import loss_ratios
 from hetsim.errors import UsageError
-from hetsim.schedule import PointRule, Schedule
+from hetsim.schedule import Kind, PointRule, Schedule
+from hetsim.simulate import simulate
 
 Floats = NDArray[np.float64]
 PLAIN = Training(global_batch_samples=24)
@@ -131,6 +133,20 @@ def test_replicas_without_noise_lengthen_like_one() -> None:
     often = joint(local_sgd(40, [8, 8], [4, 4]), MODEL, 0.2, 0.5).loss
     still = joint(local_sgd(40, [8, 8], [4, 4]), replace(MODEL, lengthening=0.0), 0.2, 0.5).loss
     assert often[-1, 0] < 0.95 * still[-1, 0]
+
+
+def test_replicas_that_average_in_part_lengthen_once_for_as_many_steps() -> None:
+    """Exchanges come more than twice as often as a step of all; weights lengthen by samples, as in S-SGD."""
+    c = cluster([133.0, 112.0, 92.0, 64.0], bandwidths=[1e8] * 4, gradient_bytes=1e6, global_batch_samples=32)
+    gossip, one = (simulate(c, name, max_samples=32 * 60).schedule for name in ("ad-psgd", "s-sgd"))
+    assert len(gossip.rows(Kind.REDUCE)) > 2 * len(one.rows(Kind.REDUCE))
+    spared = []  # what lengthening takes off the loss where noise is most of it
+    for schedule in (gossip, one):
+        with_it, without = (
+            joint(schedule, model, 1.0, 0.5).loss[-1, 0] for model in (MODEL, replace(MODEL, lengthening=0.0))
+        )
+        spared.append(with_it / without)
+    assert spared[1] < 0.7 and spared[0] == pytest.approx(spared[1], rel=0.05)
 
 
 def test_nonsense_is_refused() -> None:
