@@ -138,6 +138,7 @@ def test_two_hundred_updates(case: tuple[str, str], dtype: str, exact: bool) -> 
 
 LONG = {"s-sgd": 2000, "abs-sgd, local-prediction": 2000, "abs-sgd, current": 2000, "asgd": 2000, "local-sgd": 100}
 WILD = UpdateRule(learning_rate=0.5, momentum=0.9)  # parts company by itself within a few hundred updates
+CALMER = {"dc-asgd": dataclasses.replace(WILD, learning_rate=0.2)}  # at .5 its corrections go beyond all numbers
 
 
 @functools.cache
@@ -147,7 +148,7 @@ def taught(dtype: str) -> dict[str, Deviation]:
         Request(
             schedule=schedule_of(name, LONG.get(name, 25 if name.startswith(ROUNDS) else UPDATES)),
             workload="digits-mlp",
-            rule=WILD,
+            rule=CALMER.get(name, WILD),
             task_options={"dtype": dtype},
             exact=False,
         )
