@@ -52,7 +52,7 @@ def backup_workers(p: Period) -> Figures:
     times = [p.seconds_of(rank, batch)[0] for rank, batch in enumerate(share)]
     kept = max(len(times) - p.options.backups, 1)
     last = sorted(times)[kept - 1]
-    p.step("last to be waited for", f"t_({kept}), the {kept}. of {len(times)} by speed", w.seconds(last))
+    p.step("last to be waited for", f"t_({kept}), number {kept} of {len(times)} by speed", w.seconds(last))
     c = p.all_reduce()
     batch = sum(b for b, t in zip(share, times, strict=True) if t <= last * (1 + ALIKE))
     return p.finish(last + c, f"t_({kept}) + C = {w.seconds(last)} + {w.seconds(c)}", batch, "Σ b_i of those")
