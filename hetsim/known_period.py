@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from hetsim.cluster.spec import Cluster, Training
 from hetsim.convergence.progress import progress_of
+from hetsim.errors import RunTooLongError
 from hetsim.kept import Kept
 from hetsim.labels import Contender
 from hetsim.schedule.table import Schedule
 from hetsim.simulate import Result, simulate
-from hetsim.steady_run import Line, steady_window
+from hetsim.steady_run import Line, most_rows, steady_window
 
 WITHIN = 0.01  # ± share of the period that is good enough
 FIRST_UPDATES, FIRST_ROUNDS = (
@@ -45,13 +46,25 @@ def run_of(cluster: Cluster, contender: Contender, seed: int, profile_yaml: str 
 
 
 def until_known(cluster: Cluster, contender: Contender, seed: int) -> Result:
-    """One algorithm simulated until its period is known within `WITHIN`, or as far as `WORK` and `SERVED` go."""
+    """One algorithm simulated until its period is known within `WITHIN`, or as far as `WORK` and `SERVED` go.
+
+    Raises RunTooLongError where already the first updates take more operations than a short run has (`hetsim.steady_run.most_rows`).
+    """
     algorithm = contender.algorithm(cluster.options)
     updates, most = FIRST_ROUNDS if algorithm.counts_rounds else FIRST_UPDATES, WORK // cluster.n
     if algorithm.has_server:
         updates, most = SERVED
+    known: Result | None = None
     while True:
-        result = simulate(cluster, algorithm, seed=seed, updates=updates, verify=False)
+        try:
+            result = simulate(
+                cluster, algorithm, seed=seed, updates=updates, verify=False, most_rows=most_rows(cluster, updates)
+            )
+        except RunTooLongError:
+            if known is None:
+                raise
+            return known
+        known = result
         points = progress_of(result.schedule)
         window = steady_window(points, cluster)
         error = None if window is None else Line.through(points, window).error

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hetsim.comparison import Comparison
     from hetsim.simulate import Result
 
+LEAST_TICKS, MOST_TICKS = 4, 12  # of a logarithmic axis [our choice]
 MOST_POINTS = 400  # of a drawn curve
 TIMES_FASTEST = 4  # a loss figure ends at this many times the end of the fastest [our choice]
 Rows = Sequence[Mapping[str, Any]]
@@ -107,13 +108,19 @@ def loss(
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2, 5 of every decade in the range; all digits where that leaves fewer than four."""
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    for digits in ((1, 2, 5), (1, 2, 3, 4, 5, 6, 8)):
-        ticks = [float(f"{digit}e{decade}") for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) >= 4:
-            break
+    """Four to twelve: powers of ten, or 1, 2, 5 of every decade, or all digits, or equal steps, the first of which there are as many."""
+    first, last = int(np.floor(np.log10(low))), int(np.floor(np.log10(high)))
+    decades = range(first, last + 1)
+    step = 10 ** np.floor(np.log10(max(high - low, 1e-9 * high)))
+    tries = [[float(f"1e{decade}") for decade in decades][:: 1 + len(decades) // MOST_TICKS]]
+    tries += [[float(f"{d}e{decade}") for decade in decades for d in ds] for ds in ((1, 2, 5), (1, 2, 3, 4, 5, 6, 8))]
+    if high < 100 * low:
+        for each in (step, step / 2, step / 5, step / 10):
+            tries.append([float(f"{k * each:.12g}") for k in range(int(low / each), int(high / each) + 2)])
+    for values in tries:
+        ticks = [value for value in values if low <= value <= high]
+        if LEAST_TICKS <= len(ticks) <= MOST_TICKS:
+            return ticks
     return ticks
 
 

@@ -22,8 +22,10 @@ from hetsim.comparison import QUICK, Comparison, Row
 from hetsim.contest import Entry, Task, follow
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Curve, Predictor, Setting, Target
+from hetsim.convergence.registry import get_predictor
 from hetsim.convergence.stability import Caution
 from hetsim.convergence.steady import PATTERN
+from hetsim.errors import RunTooLongError, UsageError
 from hetsim.known_period import WITHIN, run_of
 from hetsim.labels import Contender, contenders, parse
 from hetsim.schedule.table import Schedule
@@ -56,7 +58,7 @@ def quick(
     best of the grid; `settings` (label -> Setting) go before both, such as those found for another cluster. There are no intervals, for
     one seed has none: `Row.period_error` is how far the period may be off, and a winner is named only where the lead is beyond that and
     what steady states are known to miss. `progress(label, done, total)` is called as algorithms are complete; what it raises ends it all.
-    Raises what `compare` raises.
+    Raises what `compare` raises, and UsageError for a predictor that trains: its time is that of the training, whatever is simulated.
 
     >>> from hetsim import load_profile
     >>> c = quick(load_profile("homogeneous-4"), ["s-sgd", "abs-sgd"], tuned=True)
@@ -64,6 +66,7 @@ def quick(
     ('quick', None, True)
     """
     chosen = contenders(algorithms)
+    _check_no_training(predictor)
     task = task_of(cluster, predictor, target)
     for contender in chosen:
         contender.algorithm(task.cluster.options)
@@ -83,6 +86,15 @@ def quick(
     return assemble(
         task, chosen, entries, rows, (seed,), winner, method=QUICK, warnings=_warnings(rows), assumptions=stated
     )
+
+
+def _check_no_training(predictor: str | Predictor) -> None:
+    model = get_predictor(predictor) if isinstance(predictor, str) else predictor
+    if getattr(model, "trains", False):
+        raise UsageError(
+            f"predictor {model.name} trains every algorithm with torch, and there is no quick way to that: compare without quick "
+            "(with --set training.seeds=1 for one seed), or quickly by nqm or noise-scale"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +178,10 @@ def _tries(
     if is_short(task.cluster, task.model().name):
         text = "" if isinstance(task.source, Cluster) else task.source.to_yaml()
         for i, contender in enumerate(chosen):
-            result = run_of(task.cluster, contender, seed, text)
+            try:
+                result = run_of(task.cluster, contender, seed, text)
+            except RunTooLongError:
+                continue  # followed below, over as many samples as `compare` does
             run = SteadyRun.of(task, result) if _fits(result.schedule) else None
             short = None if run is None else run.follow(seed, wanted[i])
             if run is not None and short is not None:

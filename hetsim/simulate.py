@@ -86,12 +86,14 @@ def simulate(
     updates: int | None = None,
     max_samples: int | None = None,
     verify: bool = True,
+    most_rows: int | None = None,
 ) -> Result:
     """Run one algorithm on a cluster on the virtual clock and return its Schedule.
 
     `cluster`: a Profile or a Cluster. `options` go over the profile's for this algorithm. The run ends after `updates` updates or
     `max_samples` samples (default: the profile's training.max_samples), whichever is given. Same seed, same Schedule, to the byte.
-    Raises UsageError for an unknown algorithm or option, RunTooLongError where the log would not fit into memory, DeadlockError,
+    Raises UsageError for an unknown algorithm or option, RunTooLongError where the log gets longer than `most_rows` (default: than memory
+    should hold), DeadlockError,
     ScheduleError where `verify` finds a broken promise.
 
     >>> from hetsim import load_profile, simulate
@@ -104,7 +106,7 @@ def simulate(
     _refuse_what_cannot_fit(resolved, updates, max_samples)
     if isinstance(algorithm, str):
         algorithm = make(algorithm, {**resolved.options.get(algorithm, {}), **(options or {})})
-    run = Simulation(resolved, algorithm, seed=seed, max_updates=updates, max_samples=max_samples)
+    run = Simulation(resolved, algorithm, seed=seed, max_updates=updates, max_samples=max_samples, most_rows=most_rows)
     log = run.run()
     header = Header(
         algorithm=algorithm.name,

@@ -15,7 +15,7 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hetsim.cluster import Profile
 from hetsim.errors import SimulationError, UsageError
+from hetsim.sweeps.cells import Cell
 from hetsim.sweeps.composed import COMPOSED, overrides_of
 from hetsim.sweeps.design import Axis, read_axis
 from hetsim.sweeps.running import run
@@ -31,6 +32,7 @@ from hetsim.sweeps.spec import SweepSpec, make_spec
 from hetsim.verdict import BASELINE, MARGIN
 
 LABEL = "abs-sgd"
+PENDING = "not computed yet"
 Progress = Callable[[int, int], None]
 
 
@@ -40,6 +42,7 @@ class MapCell:
 
     `winner`: the fastest, None where nobody reaches the target; `clear`: it leads the second by more than `hetsim.verdict.MARGIN`.
     `seconds`: to the target, by label; None where it was not reached. `overrides`: what makes this cell of the profile, for `--set`.
+    `pending`: of a map that is still being computed, and not there yet.
     """
 
     x: Any
@@ -51,6 +54,7 @@ class MapCell:
     baseline: str | None
     seconds: tuple[tuple[str, float | None], ...]
     overrides: tuple[str, ...]
+    pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,11 @@ class SpeedupMap:
         """Label -> cells in which it is the fastest, most first."""
         found = Counter(cell.winner for row in self.cells for cell in row if cell.winner is not None)
         return dict(sorted(found.items(), key=lambda item: (-item[1], self.labels.index(item[0]))))
+
+    @property
+    def pending(self) -> int:
+        """How many cells are not there yet."""
+        return sum(cell.pending for row in self.cells for cell in row)
 
     def sentence(self) -> str:
         """What the map says, in a sentence or two."""
@@ -132,13 +141,27 @@ def speedup_map(
     jobs: int | None = 1,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] | None = None,
+    watch: Callable[[Callable[[], SpeedupMap]], None] | None = None,
 ) -> SpeedupMap:
     """The map over two axes, each as `hetsim sweep --over` takes it or made. `label` is taken along where `algorithms` lacks it.
 
-    `progress(done, total)` counts cells; where `should_stop()` says so after one, it ends with SimulationError. Raises UsageError for axes
-    or algorithms that cannot be, ProfileError for a cell that is no valid profile.
+    Corners come first, then what is half-way, so that what there is early shows the whole range: `watch` gets after each cell a function
+    that makes the map as it is so far, the other cells pending. `progress(done, total)` counts cells; where `should_stop()` says so after
+    one, it ends with SimulationError. Raises UsageError for axes or algorithms that cannot be, ProfileError for a cell that is no valid
+    profile.
     """
     spec = map_spec(profile, x, y, algorithms, label=label, seed=seed)
+    label, known = _normal(label), dict[int, Sequence[dict[str, Any]]]()
+    ranks = [coarse_first(len(axis.values)) for axis in spec.axes]
+
+    def order(cell: Cell) -> tuple[int, int]:
+        i, j = divmod(cell.index, len(spec.axes[1].values))  # the last axis of a sweep changes fastest
+        return max(ranks[0][i], ranks[1][j]), cell.index
+
+    def seen(cell: Cell, rows: Sequence[dict[str, Any]]) -> None:
+        if watch is not None:
+            known[cell.index] = rows
+            watch(lambda: _of_cells(spec, known, label))
 
     def told(_: str, done: int, total: int) -> None:
         if progress is not None:
@@ -146,8 +169,24 @@ def speedup_map(
         if should_stop is not None and should_stop():
             raise SimulationError(f"stopped after {done} of {total} cells")
 
-    found = run(spec, jobs=jobs, progress=told)
-    return of_rows(spec, found.rows(), label=_normal(label))
+    found = run(spec, jobs=jobs, progress=told, order=order, watch=seen)
+    return of_rows(spec, found.rows(), label=label)
+
+
+def coarse_first(count: int) -> tuple[int, ...]:
+    """For each of so many places in a row, in which round it comes: both ends, what is half-way between them, and so on.
+
+    >>> coarse_first(7)
+    (0, 2, 3, 1, 2, 3, 0)
+    """
+    rounds = {0: 0, count - 1: 0}
+    spans, number = [(0, count - 1)], 0
+    while spans:
+        number += 1
+        halves = [(low, (low + high) // 2, high) for low, high in spans if high - low > 1]
+        rounds |= {middle: number for _, middle, _ in halves}
+        spans = [span for low, middle, high in halves for span in ((low, middle), (middle, high))]
+    return tuple(rounds[place] for place in range(count))
 
 
 def map_spec(
@@ -172,12 +211,19 @@ def map_spec(
 
 def of_rows(spec: SweepSpec, rows: Sequence[dict[str, Any]], *, label: str = LABEL) -> SpeedupMap:
     """The map of a sweep's rows (`Sweep.rows()`), whose two axes are x and y."""
+    each = len(spec.labels)
+    return _of_cells(spec, {k: rows[k * each : (k + 1) * each] for k in range(len(rows) // each)}, label)
+
+
+def _of_cells(spec: SweepSpec, known: Mapping[int, Sequence[dict[str, Any]]], label: str) -> SpeedupMap:
+    """The map of the cells that are known, by their number in the sweep."""
     x, y = spec.axes
-    each, high = len(spec.labels), len(y.values)
+    high = len(y.values)
 
     def cell(i: int, j: int) -> MapCell:
-        first = (i * high + j) * each  # the last axis of a sweep changes fastest
-        return _cell(spec, (x.values[i], y.values[j]), rows[first : first + each], label)
+        point = x.values[i], y.values[j]
+        rows = known.get(i * high + j)
+        return _pending(*point) if rows is None else _cell(spec, point, rows, label)
 
     return SpeedupMap(
         x=x.field,
@@ -188,7 +234,22 @@ def of_rows(spec: SweepSpec, rows: Sequence[dict[str, Any]], *, label: str = LAB
         labels=spec.labels,
         seed=spec.seed,
         cells=tuple(tuple(cell(i, j) for i in range(len(x.values))) for j in range(high)),
-        steady=sum(row["method"] == "steady" for row in rows),
+        steady=sum(row["method"] == "steady" for rows in known.values() for row in rows),
+    )
+
+
+def _pending(x: Any, y: Any) -> MapCell:
+    return MapCell(
+        x=x,
+        y=y,
+        speedup=math.nan,
+        why=PENDING,
+        winner=None,
+        clear=False,
+        baseline=None,
+        seconds=(),
+        overrides=(),
+        pending=True,
     )
 
 

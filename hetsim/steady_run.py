@@ -24,6 +24,7 @@ from hetsim.convergence.constants import constants_of
 from hetsim.convergence.predictor import Curve, Setting
 from hetsim.convergence.progress import Progress, progress_of
 from hetsim.convergence.steady import Steady, steady_state
+from hetsim.errors import RunTooLongError
 from hetsim.labels import Contender
 from hetsim.simulate import Result, simulate
 from hetsim.steady_tuning import Found, at, tuned
@@ -31,6 +32,7 @@ from hetsim.tuning import Crossing, crossing, end_of, predict, tune
 
 UPDATES = 160  # simulated of every algorithm [our choice]: what this costs in accuracy stands in docs/sweeps.md
 ROUNDS = 48  # of those that average parameters [our choice]
+MOST_ROWS, ROWS_EACH = 300_000, 40  # [our choice] a second or two; of a worker's update it is ten or so as a rule
 ENDING = 2  # points at the end of a run that are no part of its steady state
 STEADY, FULL = "steady", "full"
 
@@ -68,15 +70,31 @@ def first_updates(algorithm: Algorithm) -> int:
     return ROUNDS if algorithm.counts_rounds else UPDATES
 
 
+def most_rows(cluster: Cluster, updates: int) -> int:
+    """Operations of a short run at most: where workers compute on for ever during one transfer, it would not be short."""
+    return MOST_ROWS + ROWS_EACH * updates * cluster.n
+
+
 def short(
     task: Task, contender: Contender, seed: int, setting: Setting | None = None, best_s: float = math.inf
 ) -> Short | None:
-    """One algorithm on one seed, tuned, or at a setting found on another seed; None where no steady state is known.
+    """One algorithm on one seed, tuned, or at a setting found on another seed; None where no steady state is known, or not soon.
 
     It is followed as far as `compare` would where another takes `best_s`, and by less than as far again.
     """
     algorithm = contender.algorithm(task.cluster.options)
-    result = simulate(task.cluster, algorithm, seed=seed, updates=first_updates(algorithm), verify=False)
+    updates = first_updates(algorithm)
+    try:
+        result = simulate(
+            task.cluster,
+            algorithm,
+            seed=seed,
+            updates=updates,
+            verify=False,
+            most_rows=most_rows(task.cluster, updates),
+        )
+    except RunTooLongError:
+        return None
     run = SteadyRun.of(task, result)
     return None if run is None else run.follow(seed, setting, best_s)
 

@@ -82,9 +82,11 @@ def stacked(
         subplot_titles=[f"<b>{name}</b>, from {_where(windows[name][0])} on" for name in drawn],
     )
     look.dress(figure, height, **OVERLAID, margin={"l": 8, "r": 8, "t": TITLE_PX, "b": 8})
+    named: set[str] = set()  # in the legend; an activity that the first one lacks comes from the next
     for place, (bars, order) in enumerate(drawn.values(), 1):
         for bar in bars:
-            figure.add_trace(bar.update(legendgroup=bar.name, showlegend=place == 1), row=place, col=1)
+            figure.add_trace(bar.update(legendgroup=bar.name, showlegend=bar.name not in named), row=place, col=1)
+            named |= {bar.name} if bar.y else set()
         figure.update_yaxes(categoryorder="array", categoryarray=order[::-1], type="category", row=place, col=1)
     figure.update_annotations(x=0, xanchor="left", font={"size": 13})
     figure.update_xaxes(range=[0, span_s * scale])
@@ -166,7 +168,7 @@ def _bar(
         orientation="h",
         marker={
             "color": color,
-            "line": {"color": "#FFFFFF", "width": 1},
+            "line": {"color": "#FFFFFF", "width": [_edge((s.end_s - s.start_s) / (end - begin)) for s in seen]},
             "pattern": {
                 "shape": pattern,
                 "fillmode": "overlay",  # else, without plotly's own template, nothing is below the pattern
@@ -182,6 +184,11 @@ def _bar(
         textfont={"size": 11, "color": "#FFFFFF" if activity == "compute" else "#1f2328"},
         hovertemplate=f"%{{y}}: %{{customdata[0]}}, %{{x:.4g}} {unit} from %{{customdata[1]:,.6g}} {unit}<extra></extra>",
     )
+
+
+def _edge(share: float) -> float:
+    """Width of the line around a bar of that share of the figure: of narrow ones nothing else would be seen."""
+    return min(1.0, max(0.1, 50 * share))
 
 
 def _said(schedule: Schedule, span: Span) -> tuple[str, str]:

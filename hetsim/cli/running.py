@@ -39,6 +39,14 @@ def compare(
             help="About a second: one seed, runs extended from their steady state; says how well periods are known.",
         ),
     ] = False,
+    fixed: Annotated[
+        bool,
+        typer.Option(
+            "--fixed",
+            metavar=arg.FLAG,
+            help="With --quick: all at the profile's learning rate and momentum, none tuned.",
+        ),
+    ] = False,
     overrides: arg.Overrides = None,
     as_json: arg.Json = False,
     output: arg.Output = None,
@@ -60,6 +68,8 @@ def compare(
 
     if quick and jobs is not None:
         raise UsageError("--quick computes in one process; leave out --jobs")
+    if fixed and not quick:
+        raise UsageError("--fixed is for --quick; without it every algorithm is tuned")
     folder = writing.check_folder(output, force)
     loaded = arg.read_profile(profile, overrides)
     if quick:
@@ -71,14 +81,15 @@ def compare(
                 algorithm,
                 predictor=predictor,
                 seed=seed,
-                tuned=True,
+                tuned=not fixed,
                 progress=lambda label, done, total: advance(done, total, f"quick comparison ({label} done)"),
             )
     else:
         with Preview(loaded, algorithm, seed) as preview:
             found = run(loaded, algorithm, predictor=predictor, seed=seed, jobs=jobs, progress=preview.done)
     if folder is not None:
-        command = arg.reproduce("compare", algorithm, predictor=predictor, seed=seed) + (" --quick" if quick else "")
+        command = arg.reproduce("compare", algorithm, predictor=predictor, seed=seed)
+        command += " --quick" * quick + " --fixed" * fixed
         export.write_comparison(found, folder, command=command, force=force)
         say(f"wrote {folder} (open {folder / 'report.html'} in a browser)")
     if as_json:

@@ -82,6 +82,7 @@ class Simulation:
         seed: int = 0,
         max_updates: int | None = None,
         max_samples: int | None = None,
+        most_rows: int | None = None,
     ) -> None:
         self.cluster, self.algorithm, self.seed = cluster, algorithm, seed
         self.max_updates = max_updates if max_updates is not None else np.iinfo(np.int64).max
@@ -92,7 +93,7 @@ class Simulation:
         self.over = self.env.event()
         n = cluster.n
         self.n = n
-        self.log = Log(n + 1)
+        self.log = Log(n + 1, most_rows)
         self.dispenser = Dispenser(cluster.workload.dataset_samples, budget)
         self.fabric = Fabric.of(cluster)
         self.gradient_bytes = cluster.workload.gradient_bytes

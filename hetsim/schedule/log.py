@@ -76,7 +76,8 @@ class Log:
     `block`, `at` and `flush` are open to the runtime's inner loop, which packs its rows in place.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, most: int | None = None) -> None:
+        self._most = MOST_ROWS if most is None else most
         self._blocks: list[NDArray[Any]] = []
         self._blank = BLANK * BLOCK_ROWS
         self.block = bytearray(self._blank)
@@ -115,8 +116,8 @@ class Log:
 
     def flush(self) -> None:
         """Put the full block aside. Raises RunTooLongError where a run leaves more than memory should hold."""
-        if len(self) + len(self._released) > MOST_ROWS:
-            raise RunTooLongError(MOST_ROWS)
+        if len(self) + len(self._released) > self._most:
+            raise RunTooLongError(self._most)
         rows = np.frombuffer(bytes(memoryview(self.block)[: self.at]), dtype=RAW)
         since = self._blocks[-MOST_BLOCKS_AT_ONE_INSTANT] if len(self._blocks) >= MOST_BLOCKS_AT_ONE_INSTANT else None
         if since is not None and len(rows) and since["end_s"][0] == rows["end_s"][-1]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hetsim.sweeps.summary import Summary
 
 Progress = Callable[[str, int, int], None]
+Watch = Callable[[Cell, "Rows"], None]
 SHARD_S = 2.0  # at most so much work is lost by a kill, beside what is being computed [our choice]
 SHARD_CELLS = 256  # and no shard has more cells [our choice]
 Rows = list[dict[str, Any]]
@@ -109,8 +110,14 @@ def run(
     folder: str | Path | None = None,
     force: bool = False,
     progress: Progress | None = None,
+    order: Callable[[Cell], Any] | None = None,
+    watch: Watch | None = None,
 ) -> Sweep:
-    """Run a specification. `progress(what, done, total)` is called before the first cell and after each."""
+    """Run a specification. `progress(what, done, total)` is called before the first cell and after each.
+
+    `order`: what cells are sorted by before they are computed; figures do not depend on it. `watch(cell, rows)` gets the figures of each
+    cell that is computed now, as they come in; of cells with equal numbers the first alone.
+    """
     split_backend(backend)
     all_cells = list(cells(spec))
     place = None if folder is None else Folder.open(folder, spec, force=force)
@@ -119,7 +126,9 @@ def run(
         return Sweep(spec=spec, table=table, computed=0)
     found = {} if place is None else place.done()
     todo = missing(all_cells, found)
-    keeper = _Keeper(place, found, todo, len({cell.key for cell in all_cells}), progress)
+    if order is not None:
+        todo.sort(key=order)
+    keeper = _Keeper(place, found, todo, len({cell.key for cell in all_cells}), progress, watch)
     processes = job_count(jobs) if backend == LOKY or jobs is not None else None
     try:
         run_pieces([(run_cell, piece(spec, cell)) for cell in todo], processes, keeper.take, backend)
@@ -145,9 +154,22 @@ class _Keeper:
     """Takes figures as they come in, and writes them every few seconds."""
 
     def __init__(
-        self, place: Folder | None, found: dict[str, Rows], todo: Sequence[Cell], total: int, progress: Progress | None
+        self,
+        place: Folder | None,
+        found: dict[str, Rows],
+        todo: Sequence[Cell],
+        total: int,
+        progress: Progress | None,
+        watch: Watch | None,
     ) -> None:
-        self.place, self.found, self.todo, self.total, self.progress = place, found, todo, total, progress
+        self.place, self.found, self.todo, self.total, self.progress, self.watch = (
+            place,
+            found,
+            todo,
+            total,
+            progress,
+            watch,
+        )
         self.fresh: dict[str, Rows] = {}
         self.kept_s = time.monotonic()
         self._tell("")
@@ -157,6 +179,8 @@ class _Keeper:
         self.found[cell.key] = self.fresh[cell.key] = rows
         if len(self.fresh) >= SHARD_CELLS or time.monotonic() - self.kept_s >= SHARD_S:
             self.keep()
+        if self.watch is not None:
+            self.watch(cell, rows)
         self._tell(f"cell {cell.index}")
 
     def _tell(self, what: str) -> None:

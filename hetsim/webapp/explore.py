@@ -29,6 +29,7 @@ def page() -> None:
     with told(), st.spinner("Computing", show_time=True):
         view.profile()
         pinned_view = session.baseline()
+        pictures.outdated(view, pinned_view)
         comparison, pinned = pictures.both(view, pinned_view)
     top(view, comparison, pinned)
     st.header("Loss", divider="gray")
@@ -57,7 +58,13 @@ def top(view: View, c: Comparison, pinned: Comparison | None) -> None:
     for place, figure in zip(st.columns(len(shown)), shown, strict=True):
         with place:
             st.metric(
-                figure.label, figure.value, figure.delta, delta_color=figure.sense, help=figure.means, border=True
+                figure.label,
+                figure.value,
+                figure.delta,
+                delta_color=figure.sense if figure.directed else "off",
+                delta_arrow="auto" if figure.directed else "off",
+                help=figure.means,
+                border=True,
             )
     pinning(view, pinned)
     standing(view)
@@ -113,7 +120,7 @@ def _follow(view: View) -> None:
     jobs = [pictures.comparing(view)]
     pinned = session.baseline()
     if pinned is not None and pinned.tuned:
-        jobs.append(pictures.comparing(pinned, slot="full, of the baseline"))
+        jobs.append(pictures.comparing(pinned, slot=pictures.BASELINE_SLOT))
     if all(job.over for job in jobs):
         failed = next((job for job in jobs if job.state != "done"), None)
         if failed is None:
@@ -195,13 +202,17 @@ def editor(view: View) -> None:
         key = f"editor/{hash(text)}"
         if key not in st.session_state:
             st.session_state[key] = text
-        st.text_area(
-            "Profile",
-            key=key,
-            height=420,
-            help="Units are in the keys. Files and code that it names are not read.",
-        )
-        st.button("Apply", key="apply", type="primary", on_click=_apply, args=(key,))
+        if problem is not None and problem[1]:
+            tell(*problem)  # also here, where the text is put right
+        # In a form: otherwise leaving the text runs the page, which may take the button from under a finger.
+        with st.form("editor", border=False, enter_to_submit=False):
+            st.text_area(
+                "Profile",
+                key=key,
+                height=420,
+                help="Units are in the keys. Files and code that it names are not read.",
+            )
+            st.form_submit_button("Apply", key="apply", type="primary", on_click=_apply, args=(key,))
 
 
 def _apply(key: str) -> None:

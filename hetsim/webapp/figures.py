@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from plotly import graph_objects as go
@@ -28,11 +29,16 @@ def loss(c: Comparison, against: Literal["seconds", "samples"] = "seconds") -> g
 def same_scale(made: list[go.Figure]) -> list[go.Figure]:
     """Figures side by side over the same stretch of their axes, where they have the same units: lengths compare by eye."""
     axes = [figure.layout.xaxis for figure in made]
-    if len({axis.title.text for axis in axes}) == 1 and all(axis.range for axis in axes):
+    if len(set(map(_what, made))) == 1 and all(axis.range for axis in axes):
         longest = max(axis.range[1] for axis in axes)
         for figure in made:
             figure.update_xaxes(range=[axes[0].range[0], longest])
     return made
+
+
+def _what(made: go.Figure) -> tuple[str, ...]:
+    """What is along the axes, and its unit; since which update does not matter. Of timelines one above the other the lowest says it."""
+    return tuple(re.sub(r"\d[\d,]*", "", axis.title.text or "") for axis in made.select_xaxes())
 
 
 def who_does_what(c: Comparison) -> go.Figure:

@@ -1,13 +1,15 @@
 """Long work beside the app: each job in a process of its own, so that pages stay quick and a job can be ended at any moment.
 
     start(key, function, *args, slot=...) -> Job      job.state, job.progress, job.partial, job.result(), job.cancel()
+    keep_only(slot, keys)                             what else the session has in that slot is given up
 
 `function(*args, report)` is one that a process can import (not of a page's script); it calls `report(done, total, text)` as it goes, and
 may hand over what there is so far: `report(done, total, text, partial)`.
 
 One job per key, whoever asks: sessions that want the same share it, and find what earlier ones have left. A session has one job in each
 slot; asking for another there gives up the earlier one, and a job that nobody wants any more is ended. Only so many run at a time, the
-others wait in the order of asking. A process whose app is gone, however that came, ends by itself.
+others wait in the order of asking; what a person waits for (`urgent`) has places of its own, and so never waits for what improves a
+picture in the background. A process whose app is gone, however that came, ends by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,8 +51,11 @@ class Progress:
 class Job:
     """One piece of long work. Made by `start`."""
 
-    def __init__(self, board: Board, key: Hashable, work: tuple[Callable[..., Any], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, board: Board, key: Hashable, work: tuple[Callable[..., Any], tuple[Any, ...]], urgent: bool = False
+    ) -> None:
         self.key = key
+        self.urgent = urgent
         self.state: State = "waiting"
         self.progress = Progress()
         self.partial: Any = None
@@ -97,14 +102,23 @@ class Board:
         self._at_once = max(1, job_count(None) - 1) if at_once is None else at_once
         self._jobs: OrderedDict[Hashable, Job] = OrderedDict()
 
-    def start(self, key: Hashable, function: Callable[..., Any], args: tuple[Any, ...], owner: str, slot: str) -> Job:
+    def start(
+        self,
+        key: Hashable,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        owner: str,
+        slot: str,
+        urgent: bool = False,
+    ) -> Job:
         with self._lock:
+            self._leave_to_none()
             job = self._jobs.get(key)
             if job is None or job.state in ("failed", "cancelled"):
                 waiting = sum(j.state == "waiting" for j in self._jobs.values())
                 if waiting >= MOST_WAITING:
                     raise SimulationError("too much is waiting to be computed; try again in a while")
-                job = self._jobs[key] = Job(self, key, (function, args))
+                job = self._jobs[key] = Job(self, key, (function, args), urgent)
             job._owners.add((owner, slot))
             self._jobs.move_to_end(key)
             for other in list(self._jobs.values()):
@@ -122,6 +136,19 @@ class Board:
         with self._lock:
             self._release(job, {entry for entry in job._owners if entry[0] == owner})
             self._next()
+
+    def keep_only(self, slot: str, keys: Collection[Hashable], owner: str) -> None:
+        with self._lock:
+            for job in list(self._jobs.values()):
+                if job.key not in keys:
+                    self._release(job, {(owner, slot)})
+            self._next()
+
+    def _leave_to_none(self) -> None:
+        """What is computed in the background for people who have left is given up; what they asked for is not: they may come back."""
+        for job in list(self._jobs.values()):
+            if not job.urgent and not job.over and not any(_is_there(owner) for owner, _ in job._owners):
+                self._release(job, set(job._owners))
 
     def close(self) -> None:
         """End all."""
@@ -146,12 +173,10 @@ class Board:
             del self._jobs[oldest.key]
 
     def _next(self) -> None:
-        running = sum(job.state == "running" for job in self._jobs.values())
-        for job in list(self._jobs.values()):
-            if running >= self._at_once:
-                return
-            if job.state == "waiting":
-                running += 1
+        for urgent in (True, False):
+            mine = [job for job in self._jobs.values() if job.urgent == urgent]
+            free = self._at_once - sum(job.state == "running" for job in mine)
+            for job in [job for job in mine if job.state == "waiting"][: max(0, free)]:
                 job.state = "running"
                 threading.Thread(target=self._follow, args=(job,), daemon=True, name="hetsim job").start()
 
@@ -218,9 +243,21 @@ def _process() -> subprocess.Popen[bytes]:
 _BOARD = Board()
 
 
-def start(key: Hashable, function: Callable[..., Any], *args: Any, slot: str = "", owner: str | None = None) -> Job:
+def start(
+    key: Hashable,
+    function: Callable[..., Any],
+    *args: Any,
+    slot: str = "",
+    owner: str | None = None,
+    urgent: bool = False,
+) -> Job:
     """The job of that key, begun where there is none; `owner` is the session by default. Raises SimulationError where too much waits."""
-    return _BOARD.start(key, function, args, _session() if owner is None else owner, slot)
+    return _BOARD.start(key, function, args, _session() if owner is None else owner, slot, urgent)
+
+
+def keep_only(slot: str, keys: Collection[Hashable]) -> None:
+    """Give up what this session has in that slot, but for these keys."""
+    _BOARD.keep_only(slot, keys, _session())
 
 
 def find(key: Hashable) -> Job | None:
@@ -234,3 +271,10 @@ def _session() -> str:
 
     context = get_script_run_ctx(suppress_warning=True)
     return "" if context is None else context.session_id
+
+
+def _is_there(owner: str) -> bool:
+    """Whether the browser of that session is connected; where there is no server, whoever asks is there."""
+    from streamlit import runtime
+
+    return not owner or not runtime.exists() or bool(runtime.get_instance().is_active_session(owner))

@@ -7,20 +7,15 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from hetsim.algorithms import registry
 from hetsim.errors import HetsimError
 from hetsim.export import safe_label
-from hetsim.labels import parse
-from hetsim.speedup_map import LABEL, SpeedupMap
+from hetsim.speedup_map import SpeedupMap
 from hetsim.sweeps.page import steady_count_note
 from hetsim.webapp import HERE, charts, jobs, map_figure, messages, session
 from hetsim.webapp.figures import adapted
+from hetsim.webapp.map_controls import ask
 from hetsim.webapp.mapping import (
-    MOST_VALUES,
-    SPACINGS,
-    Choice,
     MapOrder,
-    axis_text,
     cell_view,
     choices,
     clicked_cell,
@@ -30,9 +25,7 @@ from hetsim.webapp.mapping import (
 from hetsim.webapp.messages import tell, told
 from hetsim.webapp.view import View
 
-ORDER, REFUSED, SETTINGS, CHOSEN = "map-order", "map-refused", "map-settings", "map-chosen"
-OTHER = "another field, by its path"
-DEFAULTS = (0, 1)  # of the menu: what the axes are at first
+ORDER, REFUSED, CHOSEN = "map-order", "map-refused", "map-chosen"
 HOW = (
     "Learning rate and momentum are tuned in every cell. {steady} A lead of a few per cent in one cell is not to be relied on; "
     "what holds over many cells is."
@@ -48,7 +41,7 @@ def page() -> None:
         profile = view.profile()
     known = choices(profile)
     with st.container(border=True):
-        order = _ask(view, known)
+        order = ask(view, known)
     if order is not None and st.button(
         "Compute the map",
         type="primary",
@@ -71,132 +64,6 @@ def page() -> None:
     _follow(shown)
 
 
-# ---- controls ----------------------------------------------------------------------------------------------------------------------------
-
-
-def _kept(name: str, default: Any) -> Any:
-    """What a control was set to when the page was last on screen."""
-    return st.session_state.setdefault(SETTINGS, {}).get(name, default)
-
-
-def _keep(name: str, value: Any) -> Any:
-    st.session_state.setdefault(SETTINGS, {})[name] = value
-    return value
-
-
-def _ask(view: View, known: tuple[Choice, ...]) -> MapOrder | None:
-    """The controls; None where what they say is not complete."""
-    label = _label(view)
-    left, right = st.columns(2, gap="large")
-    with left:
-        x = _axis("x", "Across", known, DEFAULTS[0])
-    with right:
-        y = _axis("y", "Upwards", known, DEFAULTS[1])
-    if not x or not y:
-        st.info("Write the field's path and its values.", icon=":material/edit:")
-        return None
-    return MapOrder(view=view, x=x, y=y, label=label)
-
-
-def _label(view: View) -> str:
-    mine = [label for label in view.algorithms if registry()[parse(label).name].role != "baseline"]
-    options = list(dict.fromkeys([*([LABEL] if LABEL in mine or not mine else []), *mine, *view.algorithms]))
-    kept = _kept("label", options[0])
-    chosen = st.selectbox(
-        "Algorithm whose speed-up is shown",
-        options,
-        index=options.index(kept) if kept in options else 0,
-        key="map-label",
-        help="Its time to the target, against that of the fastest baseline in the same cell. The algorithms of the first page take part.",
-    )
-    return str(_keep("label", chosen))
-
-
-def _axis(which: str, title: str, known: tuple[Choice, ...], default: int) -> str:
-    """One axis as `--over` takes it; "" where it is not complete."""
-    fields = {choice.field: choice for choice in known}
-    options = [*fields, OTHER]
-    kept = _kept(f"{which}-field", options[min(default, len(known) - 1)])
-    field = st.selectbox(
-        title,
-        options,
-        index=options.index(kept) if kept in options else 0,
-        format_func=lambda name: fields[name].title if name in fields else name,
-        key=f"map-{which}-field",
-        help="The field of the profile that changes from cell to cell.",
-    )
-    _keep(f"{which}-field", field)
-    return _free(which) if field == OTHER else _range(which, fields[field])
-
-
-def _free(which: str) -> str:
-    path = st.text_input(
-        "Path of the field",
-        _kept(f"{which}-path", ""),
-        max_chars=200,
-        key=f"map-{which}-path",
-        placeholder="workers.d.samples_per_s",
-        help="As --set and hetsim sweep take it: workers.d.samples_per_s, training.momentum, algorithms.s-sgd.overlap.",
-    ).strip()
-    values = st.text_input(
-        "Values",
-        _kept(f"{which}-values", ""),
-        max_chars=1000,
-        key=f"map-{which}-values",
-        placeholder="100..800:5:log  or  100,200,400",
-        help=f"A list with commas, or low..high:count, with :log for equal ratios, :whole for whole numbers; up to {MOST_VALUES} values.",
-    ).strip()
-    _keep(f"{which}-path", path)
-    _keep(f"{which}-values", values)
-    return f"{path}={values}" if path and values else ""
-
-
-def _range(which: str, choice: Choice) -> str:
-    at = f"{which}-{choice.field}"
-    st.caption(choice.means)
-    unit = f", {choice.unit}" if choice.unit else ""
-    low, high = st.columns(2)
-    whole = _kept(f"{at}-spacing", choice.spacing).startswith("whole")
-    form: dict[str, Any] = {"format": "%.0f" if whole else "%g", "step": None if not whole else 1.0}
-    begin = low.number_input(
-        f"From{unit}",
-        value=float(_kept(f"{at}-low", choice.low)),
-        key=f"map-{at}-low",
-        help="The lowest value.",
-        **_without_none(form),
-    )
-    end = high.number_input(
-        f"To{unit}",
-        value=float(_kept(f"{at}-high", choice.high)),
-        key=f"map-{at}-high",
-        help="The highest value.",
-        **_without_none(form),
-    )
-    few, even = st.columns(2)
-    count = few.number_input(
-        "Values",
-        1,
-        MOST_VALUES,
-        int(_kept(f"{at}-count", choice.count)),
-        key=f"map-{at}-count",
-        help="How many, both ends included.",
-    )
-    spacing = even.selectbox(
-        "Spacing",
-        SPACINGS,
-        index=SPACINGS.index(_kept(f"{at}-spacing", choice.spacing)),
-        key=f"map-{at}-spacing",
-        help="Equal ratios: 1, 10, 100. Equal steps: 1, 2, 3.",
-    )
-    for name, value in (("low", begin), ("high", end), ("count", count), ("spacing", spacing)):
-        _keep(f"{at}-{name}", value)
-    return axis_text(choice.field, begin, end, count, spacing)
-
-
-def _without_none(form: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in form.items() if value is not None}
-
-
 # ---- the job -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +73,7 @@ def _start(order: MapOrder) -> None:
     st.session_state.pop(CHOSEN, None)
     try:
         order.check()
-        jobs.start(key_of(order), compute, order, slot="map")
+        jobs.start(key_of(order), compute, order, slot="map", urgent=True)
         st.session_state[ORDER] = order
     except HetsimError as error:
         st.session_state[REFUSED] = error
@@ -223,7 +90,7 @@ def _follow(order: MapOrder) -> None:
     if job is None:
         st.info("This map is no longer kept; compute it again.", icon=":material/history:")
     elif not job.over:
-        st.fragment(_progress, run_every=0.5)(job)
+        st.fragment(_progress, run_every=0.5)(order, job)
     elif job.state == "cancelled":
         st.info("Cancelled.", icon=":material/info:")
     else:
@@ -231,21 +98,28 @@ def _follow(order: MapOrder) -> None:
             _show(order, job.result())
 
 
-def _progress(job: jobs.Job) -> None:
-    """Looked at again twice a second while it runs."""
+def _progress(order: MapOrder, job: jobs.Job) -> None:
+    """Looked at again twice a second while it runs; the map as it is so far."""
     if job.over:
         st.rerun()
     waiting = "waiting for other work to end" if job.state == "waiting" else job.progress.text or "starting"
     st.progress(job.progress.share, waiting)
     st.button("Cancel", icon=":material/stop:", key="map-cancel", on_click=job.cancel, help="Ends it; nothing is kept.")
+    partly: SpeedupMap | None = job.partial
+    if partly is not None:
+        x_title, y_title = _titles(order, partly)
+        charts.show(
+            map_figure.figure(partly, x_title, y_title),
+            map_figure.described(partly, x_title, y_title),
+            key="map-partly",
+        )
 
 
 # ---- the map -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _show(order: MapOrder, found: SpeedupMap) -> None:
-    names = {choice.field: choice.title for choice in choices(order.view.profile())}
-    x_title, y_title = names.get(found.x, found.x), names.get(found.y, found.y)
+    x_title, y_title = _titles(order, found)
     st.text(found.sentence())
     chosen = _chosen(found)
     drawn = map_figure.figure(found, x_title, y_title, chosen)
@@ -261,6 +135,11 @@ def _show(order: MapOrder, found: SpeedupMap) -> None:
     st.caption(HOW.format(steady=steady_count_note(found.steady, len(found.labels) * found.speedup.size)))
     _cell(order, found, x_title, y_title)
     _downloads(order, found)
+
+
+def _titles(order: MapOrder, found: SpeedupMap) -> tuple[str, str]:
+    names = {choice.field: choice.title for choice in choices(order.view.profile())}
+    return names.get(found.x, found.x), names.get(found.y, found.y)
 
 
 def _clicked() -> None:

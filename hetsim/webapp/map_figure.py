@@ -84,8 +84,9 @@ def _colours(made: go.Figure, m: SpeedupMap) -> None:
         "ygap": 1,
         "hoverinfo": "skip",
     }
-    if np.isnan(values).any():
-        blank = np.where(np.isnan(values), 0.0, np.nan)
+    none = np.array([[math.isnan(cell.speedup) and not cell.pending for cell in row] for row in m.cells])
+    if none.any():
+        blank = np.where(none, 0.0, np.nan)
         made.add_heatmap(z=blank, colorscale=[[0, NO_NUMBER], [1, NO_NUMBER]], showscale=False, **place)
     bar = {
         "title": {"text": "speed over the best baseline", "side": "top"},
@@ -116,7 +117,7 @@ def _stripes(made: go.Figure, m: SpeedupMap) -> None:
     y: list[float | None] = []
     for j, row in enumerate(m.cells):
         for i, cell in enumerate(row):
-            if math.isnan(cell.speedup):
+            if math.isnan(cell.speedup) and not cell.pending:
                 for shift in (-0.5, 0.0, 0.5):
                     a, b = max(-0.5, shift - 0.5), min(0.5, shift + 0.5)
                     x += [i + a, i + b, None]
@@ -156,7 +157,7 @@ def _parted(one: MapCell, other: MapCell) -> bool:
 
 def _points(made: go.Figure, m: SpeedupMap, x_title: str, y_title: str) -> None:
     """What is hovered and clicked: invisible squares."""
-    cells = [(i, j, cell) for j, row in enumerate(m.cells) for i, cell in enumerate(row)]
+    cells = _there(m)
     clear = {"color": "rgba(0,0,0,0)", "symbol": "square", "size": 28}
     made.add_scatter(
         x=[i for i, _, _ in cells],
@@ -191,20 +192,17 @@ def words(m: SpeedupMap, cell: MapCell) -> list[str]:
 def _texts(m: SpeedupMap, signs: dict[str, str]) -> list[dict[str, Any]]:
     numbered = len(m.x_values) <= MOST_NUMBERED
     out = []
-    for j, row in enumerate(m.cells):
-        for i, cell in enumerate(row):
-            sign = "–" if cell.winner is None else f"<b>{signs[cell.winner]}</b>{'' if cell.clear else CLOSE}"
-            number = f"<br>{cell.speedup:.2f}" if numbered and not math.isnan(cell.speedup) else ""
-            out.append(
-                {
-                    "x": i,
-                    "y": j,
-                    "text": sign + number,
-                    "showarrow": False,
-                    "font": {"size": 12, "color": ink(cell.speedup)},
-                }
-            )
+    for i, j, cell in _there(m):
+        sign = "–" if cell.winner is None else f"<b>{signs[cell.winner]}</b>{'' if cell.clear else CLOSE}"
+        number = f"<br>{cell.speedup:.2f}" if numbered and not math.isnan(cell.speedup) else ""
+        font = {"size": 12, "color": ink(cell.speedup)}
+        out.append({"x": i, "y": j, "text": sign + number, "showarrow": False, "font": font})
     return out
+
+
+def _there(m: SpeedupMap) -> list[tuple[int, int, MapCell]]:
+    """(i, j, cell) of all cells that are computed."""
+    return [(i, j, cell) for j, row in enumerate(m.cells) for i, cell in enumerate(row) if not cell.pending]
 
 
 def ink(speedup: float) -> str:
@@ -241,4 +239,5 @@ def _legend_only(made: go.Figure, name: str) -> None:
 
 def described(m: SpeedupMap, x_title: str, y_title: str) -> str:
     """The map in words, for those who do not see it."""
-    return f"Map of the speed-up of {m.label} over the best baseline, over {x_title} and {y_title}. {m.sentence()}"
+    subject = f"Map of the speed-up of {m.label} over the best baseline, over {x_title} and {y_title}."
+    return f"{subject} Not complete yet." if m.pending else f"{subject} {m.sentence()}"

@@ -8,6 +8,8 @@ cell_view    the view of one cell
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +23,7 @@ from hetsim.webapp.view import View
 
 BANDWIDTH = "network.bandwidth_gbit_per_s"
 MOST_VALUES = 20  # of an axis [our choice]: more cells than one can tell apart
+SHOW_EVERY_S = 0.5  # the map as it is so far [our choice]
 MOST_GROUPS = 8  # whose own fields stand in the menu [our choice]; any other is reached by its path
 SPACINGS = ("equal ratios", "equal steps", "whole numbers, equal ratios", "whole numbers, equal steps")
 _MARKS = {
@@ -206,13 +209,27 @@ def compute(order: MapOrder, report: Callable[..., None]) -> SpeedupMap:
     for x in axes[0].values:
         for y in axes[1].values:
             _with(order.view, overrides_at(profile, {axes[0].field: x, axes[1].field: y})).profile()
+    shown_s, so_far = -math.inf, (0, 0)
+
+    def progress(done: int, total: int) -> None:
+        nonlocal so_far
+        so_far = done, total
+        report(done, total, f"{done} of {total} cells")
+
+    def watch(partly: Callable[[], SpeedupMap]) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s >= SHOW_EVERY_S:
+            shown_s = time.monotonic()
+            report(*so_far, f"{so_far[0]} of {so_far[1]} cells", partly())
+
     return speedup_map(
         profile,
         *axes,
         order.view.algorithms,
         label=order.label,
         seed=order.view.seed,
-        progress=lambda done, total: report(done, total, f"{done} of {total} cells"),
+        progress=progress,
+        watch=watch,
     )
 
 

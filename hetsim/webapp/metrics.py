@@ -11,6 +11,8 @@ from hetsim.comparison import Comparison, Row
 from hetsim.verdict import fastest
 from hetsim.webapp.tables import relative
 
+NO_CHANGE = "no change"  # as far as the change is said
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
@@ -19,8 +21,13 @@ class Figure:
     label: str
     value: str
     delta: str | None = None
-    sense: Literal["normal", "inverse", "off"] = "normal"
+    sense: Literal["normal", "inverse"] = "normal"
     means: str = ""
+
+    @property
+    def directed(self) -> bool:
+        """Whether the change is one up or down; words and no change at all are neither good nor bad, and point nowhere."""
+        return self.delta is not None and self.delta[0] in "+-"
 
 
 def figures(c: Comparison, pinned: Comparison | None = None) -> list[Figure]:
@@ -53,7 +60,7 @@ def figures(c: Comparison, pinned: Comparison | None = None) -> list[Figure]:
         Figure(
             label="Busy, of the fastest",
             value=wording.percent(row.utilisation),
-            delta=None if before is None else f"{100 * (row.utilisation - before.utilisation):+.0f} points",
+            delta=None if before is None else signed(100 * (row.utilisation - before.utilisation), 0, " points"),
             means=f"Share of the workers' time that is computation, with {row.name}.",
         ),
     ]
@@ -68,10 +75,16 @@ def percent(now: float, before: float) -> str | None:
     """`+12 %`; words where one of the two did not reach the target."""
     change = relative(now, before)
     if change is not None:
-        return f"{change:+.1f} %" if abs(change) < 9.95 else f"{change:+.0f} %"
+        return signed(change, 1 if abs(change) < 9.95 else 0, " %")
     if math.isinf(now) and math.isinf(before):
         return None
     return "was not reached" if math.isinf(before) else "was reached"
+
+
+def signed(change: float, digits: int, unit: str = "") -> str:
+    """`+0.3 %`, or `no change` where so many digits show none."""
+    text = f"{change:+.{digits}f}"
+    return f"{text}{unit}" if float(text) else NO_CHANGE
 
 
 def against(c: Comparison, pinned: Comparison) -> str:
@@ -108,4 +121,4 @@ def _gain(now: Row, before: Row) -> str | None:
     one, other = now.speedup_over_best_baseline, before.speedup_over_best_baseline
     if one is None or other is None or one.value is None or other.value is None:
         return None
-    return f"{one.value - other.value:+.2f}"
+    return signed(one.value - other.value, 2)

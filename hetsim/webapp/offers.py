@@ -16,6 +16,7 @@ from hetsim.comparison import QUICK, Comparison
 from hetsim.errors import UsageError
 from hetsim.export import safe_label, write_comparison
 from hetsim.webapp import session
+from hetsim.webapp.messages import said
 from hetsim.webapp.tables import csv_text
 from hetsim.webapp.view import View
 
@@ -49,7 +50,8 @@ def report(c: Comparison, command: str) -> str:
 
 def offers(view: View, c: Comparison, rows: list[dict[str, Any]]) -> None:
     """Buttons, command and link."""
-    name, command = safe_label(c.profile), view.command()
+    quick = c.method == QUICK
+    name, command = safe_label(c.profile), view.command(quick)
     files: list[tuple[str, str, str, Callable[[], str | bytes], str]] = [
         ("Profile (YAML)", "yaml", "text/yaml", lambda: profile_yaml(view), "The cluster with all changes, to edit."),
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(rows), "The table above, for a spreadsheet."),
@@ -68,13 +70,17 @@ def offers(view: View, c: Comparison, rows: list[dict[str, Any]]) -> None:
                 on_click="ignore",
                 icon=":material/download:",
             )
-    st.markdown("**The same in a terminal**: tuned, over all seeds")
+    st.markdown("**The same in a terminal**" + (": this quick picture" if quick else ": tuned, over all seeds"))
     if not view.shipped:
-        st.caption(f"Your profile is read from {view.file_name()}: the file you uploaded, or the one offered above.")
+        st.caption(
+            f"Your profile is read from {said(view.file_name())}: the file you uploaded, or the one offered above."
+        )
     st.code(command, language="bash", wrap_lines=True)
-    if c.method == QUICK:
-        st.markdown("**This quick picture in Python**")
+    if quick:
+        st.markdown("**In Python**")
         st.code(view.snippet(), language="python", wrap_lines=True)
+        st.markdown("**Tuned, over all seeds**, with intervals; minutes rather than a second")
+        st.code(view.command(), language="bash", wrap_lines=True)
     st.markdown("**Link to this view**, with its baseline where one is pinned")
     try:
         st.code(address(session.link(view, session.baseline())), language=None, wrap_lines=True)

@@ -47,7 +47,7 @@ def _validation(name: str, material: ValidationMaterial) -> None:
     icon = ":material/check_circle:" if document["within"] else ":material/cancel:"
     tell(said(tables.headline(document)), icon=icon)
     st.caption(said(f"{document['profile']}: {tables.facts(document)}"))
-    st.dataframe(summary_rows(document), hide_index=True, width="stretch", key="opened-summary")
+    st.dataframe(summary_rows(document), hide_index=True, width="stretch", height="content", key="opened-summary")
     st.caption(
         "How far measured figures are off the predicted ones, and up to where a prediction is said to have held."
     )
@@ -66,7 +66,7 @@ def _validation(name: str, material: ValidationMaterial) -> None:
         st.markdown(f"- {said(text)}")
     _curves(material, label)
     with st.expander("Every figure, predicted and measured", icon=":material/table:"):
-        st.dataframe(figure_rows(row), hide_index=True, width="stretch", key="opened-figures")
+        st.dataframe(figure_rows(row), hide_index=True, width="stretch", height="content", key="opened-figures")
     if material.schedules.get(label):
         st.page_link(TIMELINE, label="Predicted and measured, worker by worker", icon=":material/view_timeline:")
     if document["said"]:
@@ -118,7 +118,7 @@ def _result(name: str, material: Material) -> None:
     verdict = document.get("verdict") or f"Limited by {document.get('limited_by', wording.NONE)}."
     st.markdown(said(str(verdict)))
     st.caption(said(f"{document['profile']}, seed {document['seed']}; predicted, nothing was measured."))
-    st.dataframe(result_rows(material.rows), hide_index=True, width="stretch", key="opened-summary")
+    st.dataframe(result_rows(material.rows), hide_index=True, width="stretch", height="content", key="opened-summary")
     curves = material.curves
     if curves:
         ours = [row["name"] for row in material.rows if row["role"] == "ours"]

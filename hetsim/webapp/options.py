@@ -34,10 +34,18 @@ ON_PRIMARY = (
     "[data-tag] *",
 )
 DARK_STYLE = f"<style>{', '.join(ON_PRIMARY)} {{color: {DARK['backgroundColor']} !important}}</style>"
+# A list of algorithms and their names are seen as a whole; streamlit cuts it off after four lines, and names that are long. A profile's
+# text is in columns, by which its problems are told.
+STYLE = (
+    "<style>div:has(> [data-testid=stMultiSelectTagsContainer]) {max-height: none !important} "
+    "[data-testid=stSidebar] [data-tag] {font-size: 0.75rem !important; max-width: 100% !important} "
+    "[data-testid=stTextArea] textarea {font-family: monospace !important; white-space: pre !important; overflow-x: auto}</style>"
+)
 OPTIONS: dict[str, Any] = {
     "server.address": ADDRESS,
     "server.maxUploadSize": UPLOAD_MB,
     "server.showEmailPrompt": False,
+    "server.fileWatcherType": "none",  # reloaded modules would forget what runs: a change is there after the next start
     "browser.gatherUsageStats": False,
     "client.toolbarMode": "minimal",
     **{f"theme.light.{key}": value for key, value in LIGHT.items()},

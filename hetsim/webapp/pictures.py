@@ -7,12 +7,18 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Comparison
+from hetsim.compute.model import pass_model
 from hetsim.webapp import jobs
 from hetsim.webapp.view import View
 
 MOST_KEPT = 24  # quick pictures [our choice], some megabytes each
 MOST_AT_ONCE = 16  # workers of a picture that a page computes itself, in about a second; larger clusters are a job
+MOST_MEANWHILE = (
+    1_000  # passes of a picture's workers during one transfer [our choice]: some seconds for all algorithms
+)
+SLOT, BASELINE_SLOT = "full", "full, of the baseline"
 Report = Callable[..., None]
 
 
@@ -55,7 +61,7 @@ def quick(view: View) -> Comparison:
     there = _result(key)
     if there is not None:
         return there
-    job = jobs.start(key, compute_quick, view, slot=f"quick {view == _session_view()}")
+    job = jobs.start(key, compute_quick, view, slot=f"quick {view == _session_view()}", urgent=True)
     if job.state == "failed":
         job.result()
     _show(key)
@@ -67,7 +73,16 @@ def is_long(view: View) -> bool:
     from hetsim.steady_run import is_short
 
     cluster = view.profile().cluster()
-    return cluster.n > MOST_AT_ONCE or not is_short(cluster, "nqm")
+    return cluster.n > MOST_AT_ONCE or not is_short(cluster, "nqm") or _meanwhile(cluster) > MOST_MEANWHILE
+
+
+def _meanwhile(cluster: Cluster) -> float:
+    """Passes of all workers while one gradient crosses the slowest link: what there is to simulate, where they compute on."""
+    slowest_s = max(
+        cluster.workload.gradient_bytes / link.bytes_per_s + link.latency_s for link in cluster.network.links
+    )
+    micro = cluster.training.micro_batch_samples
+    return sum(slowest_s / max(pass_model(worker).seconds(micro), 1e-12) for worker in cluster.workers)
 
 
 @st.cache_resource(max_entries=MOST_KEPT, show_spinner=False)
@@ -83,7 +98,8 @@ def _show(key: Any) -> None:
         st.rerun()
     else:
         st.info(
-            "A cluster of many workers, or one that changes while it runs, takes a while.", icon=":material/hourglass:"
+            "A cluster of many workers or very slow links, or one that changes while it runs, takes a while.",
+            icon=":material/hourglass:",
         )
         st.progress(job.progress.share, text=f"Simulating: {job.progress.text or 'begun'}")
 
@@ -119,9 +135,15 @@ def full_key(view: View) -> Any:
     return ("full", view)
 
 
-def comparing(view: View, slot: str = "full") -> jobs.Job:
+def comparing(view: View, slot: str = SLOT) -> jobs.Job:
     """That job, begun where it was not."""
     return jobs.start(full_key(view), compute_full, view, slot=slot)
+
+
+def outdated(view: View, pinned: View | None) -> None:
+    """Comparisons over all seeds of what is no longer on screen are given up: they would keep processors from what is."""
+    jobs.keep_only(SLOT, [full_key(view)])
+    jobs.keep_only(BASELINE_SLOT, [] if pinned is None else [full_key(pinned)])
 
 
 def compute_full(view: View, report: Report) -> Comparison:

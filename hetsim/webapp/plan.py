@@ -8,6 +8,8 @@ from typing import Any
 import streamlit as st
 
 from hetsim import wording
+from hetsim.comparison import plain
+from hetsim.costs import cost_notes
 from hetsim.errors import HetsimError
 from hetsim.export import safe_label
 from hetsim.marginal import HOW
@@ -103,7 +105,7 @@ def _start(view: View, every: bool, text: str) -> None:
         batches = tuple(read_batches(text) or ()) if text.strip() else ()
         order = PlanOrder(view=view, every=every, batches=batches)
         order.check()
-        jobs.start(key_of(order), compute, order, slot="plan")
+        jobs.start(key_of(order), compute, order, slot="plan", urgent=True)
         st.session_state[ORDER] = order
     except HetsimError as error:
         st.session_state[REFUSED] = error
@@ -147,6 +149,8 @@ def _show(order: PlanOrder, p: Plan) -> None:
     found = planning.figures(p)
     for place, figure in zip(st.columns(len(found)), found, strict=True):
         place.metric(figure.label, figure.value, help=said(figure.means), border=True)
+    for note in cost_notes({name: plain(tariff) for name, tariff in p.tariffs.items()}):
+        st.caption(said(f"{note[:1].upper()}{note[1:]}."))
     st.subheader("Every worker's part")
     _table(planning.workers(p), planning.WORKER_MEANS, "What every worker computes in an update, and its memory")
     for use in planning.tight(p):

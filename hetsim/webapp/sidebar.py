@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -24,8 +24,10 @@ JITTERS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 PROBABILITIES = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 MICRO = (1, 2, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256)
 GLOBAL = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096, 8192, 16384)
+MOST_COUNT = 64  # of a group, by its control [our choice]
 MOST_OPEN = 8  # groups with a part of their own; where there are more, one is chosen [our choice]
 OWN = "own profile"
+Number = TypeVar("Number", int, float)
 
 
 def sidebar() -> View:
@@ -61,6 +63,13 @@ def _key(name: str, first: Any) -> str:
     if key not in st.session_state:
         st.session_state[key] = first
     return key
+
+
+def _bounds(name: str, first: Number, low: Number, high: Number) -> tuple[Number, Number]:
+    """Lowest and highest of a number, which may begin beyond what is usual: a profile or a link says so."""
+    key = f"bounds/{session.generation()}/{name}"
+    bounds: tuple[Number, Number] = st.session_state.setdefault(key, (min(low, first), max(high, first)))
+    return bounds
 
 
 def _steps(label: str, name: str, first: float, steps: Sequence[float], help: str, **more: Any) -> Any:
@@ -157,9 +166,8 @@ def _group(start: Profile, entry: Any, group: Group) -> Group:
     with right:
         count = st.number_input(
             f"{name}: count",
-            1,
-            64,
-            key=_key(f"count/{name}", min(group.count, 64)),
+            *_bounds(f"count/{name}", group.count, 1, MOST_COUNT),
+            key=_key(f"count/{name}", group.count),
             help=f"Number of workers like {name}.",
         )
     return Group(name=name, gpu=gpu, count=int(count), speed=float(speed))
@@ -230,9 +238,8 @@ def _training(shown: Values) -> dict[str, Any]:
     )
     rate = st.number_input(
         "Learning rate (used where it is not tuned)",
-        1e-5,
-        10.0,
-        key=_key("rate", min(max(shown.learning_rate, 1e-5), 10.0)),
+        *_bounds("rate", shown.learning_rate, 1e-5, 10.0),
+        key=_key("rate", shown.learning_rate),
         step=0.01,
         format="%.5g",
         help="Per update, as in the optimizer. Tuning replaces it by each algorithm's own best.",
@@ -259,8 +266,7 @@ def _comparison(view: View) -> View:
         )
         target = st.number_input(
             "Target loss (empty: the workload's own)",
-            1e-6,
-            1e6,
+            *_bounds("target", 1.0 if view.target is None else view.target, 1e-6, 1e6),
             key=_key("target", view.target),
             format="%.4g",
             step=0.01,

@@ -95,7 +95,12 @@ def changes(row: Row, pinned: Comparison) -> dict[str, float | None]:
         relative(row.samples_per_s, before.samples_per_s),
         100 * (row.utilisation - before.utilisation),
     )
-    return dict(zip(CHANGES, values, strict=True))
+    return {head: _shown(value) for head, value in zip(CHANGES, values, strict=True)}
+
+
+def _shown(change: float | None) -> float | None:
+    """Without a minus before what is shown as 0.0."""
+    return 0.0 if change is not None and -0.05 <= change < 0.0 else change
 
 
 def relative(now: float, before: float) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ def _choice(schedule: Schedule, key: str) -> Choice:
     kind = KINDS[name]
     if kind == "seconds":
         begin, end = drawing.window_of(schedule, "steady")
-        digits = 4 if end - begin < 1 else 2
+        digits = min(max(2, 3 - math.floor(math.log10(end - begin))), 12)
         return Choice(
             kind=kind, **_span("s", f"{key}-{schedule.horizon_s:.6g}", begin, end, schedule.horizon_s, digits)
         )
@@ -191,6 +192,7 @@ def _one(side: str, schedule: Schedule, chosen: Choice, ranks: Sequence[int] | N
         stretch.rows(schedule, wanted, found),
         hide_index=True,
         width="stretch",
+        height="content",
         key="timeline-shares",
         column_config={
             "waits for": st.column_config.TextColumn(
@@ -217,7 +219,19 @@ def _several(sides: Sides, chosen: Choice, ranks: Sequence[int] | None, subject:
         _tell_cut(drawn[side], wanted[side])
     told_of = " ".join(f"{side.capitalize()}: {stretch.sentence(shares(sides[side], *wanted[side]))}" for side in sides)
     st.markdown(said(told_of))
-    st.dataframe(stretch.side_by_side(sides, wanted), hide_index=True, width="stretch", key="timeline-shares")
+    rows = stretch.side_by_side(sides, wanted)
+    number = st.column_config.NumberColumn
+    st.dataframe(
+        rows,
+        hide_index=True,
+        width="stretch",
+        height="content",
+        key="timeline-shares",
+        column_config={
+            **{f"{side} %": number(format="%.1f", help="Of the stretch, by the clock.") for side in sides},
+            "difference, points": number(format="%+.1f", help="Of the last from the first, percentage points."),
+        },
+    )
 
 
 def _described(subject: str, seconds: drawing.Seconds) -> str:

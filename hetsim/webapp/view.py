@@ -135,8 +135,9 @@ class View:
         """What the profile's file is called in commands and downloads."""
         return self.source if self.shipped else f"{safe_label(self.plain().name)}.yaml"
 
-    def command(self) -> str:
-        """The command that gives this picture in a terminal; an own profile is read from the file that the explorer offers."""
+    def command(self, quick: bool = False) -> str:
+        """The command that gives this picture in a terminal, over all seeds or the quick one; an own profile is read from the file that
+        the explorer offers."""
         words = ["hetsim", "compare", self.file_name()]
         for override in self.overrides:
             words += ["--set", override]
@@ -146,10 +147,12 @@ class View:
             for label in self.algorithms:
                 words += ["-a", label]
         words += ["--seed", str(self.seed)] if self.seed else []
+        if quick:
+            words += ["--quick"] if self.tuned else ["--quick", "--fixed"]
         return shlex.join(words)
 
     def snippet(self) -> str:
-        """Python that gives the quick picture, which no command prints."""
+        """Python that gives the quick picture."""
         source = json.dumps(self.file_name())
         stated = [] if self.target is None else [f"training.target_loss={self.target!r}"]
         overrides = [*self.overrides, *stated]

@@ -19,11 +19,14 @@ from typing import Any, TextIO
 
 import pytest
 
+from hetsim.webapp import PAGES
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_MS = 60_000
 ARGUMENTS = ["--no-sandbox", "--disable-background-networking"]
-# Streamlit asks for these at a page's own address first and at the app's when that has none.
-PROBES = ("/_stcore/health", "/_stcore/host-config")
+# Opened by the address of a page, streamlit's browser side asks where its server is: at that address first, at the app's when there is
+# nothing. No option changes that (a base path would only be tried before), so that exactly these are no fault.
+PROBES = ("_stcore/health", "_stcore/host-config")
 
 
 def why_not() -> str | None:
@@ -100,6 +103,7 @@ class Visit:
     page: Any
     base: str
     wrong: list[str] = field(default_factory=list)
+    probes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(PATIENCE_MS)
@@ -110,7 +114,7 @@ class Visit:
 
     def _console(self, message: Any) -> None:
         at = message.location.get("url", "")
-        if message.type == "error" and not at.endswith(PROBES):
+        if message.type == "error" and not self._is_probe(at):
             self.wrong.append(f"console: {message.text} ({at})")
 
     def _request(self, request: Any) -> None:
@@ -118,8 +122,14 @@ class Visit:
             self.wrong.append(f"asked for something elsewhere: {request.url}")
 
     def _response(self, response: Any) -> None:
-        if response.status >= 400 and not response.url.endswith(PROBES):
+        if response.status == 404 and self._is_probe(response.url):
+            self.probes.append(response.url.removeprefix(self.base))
+        elif response.status >= 400:
             self.wrong.append(f"{response.status} for {response.url}")
+
+    def _is_probe(self, address: str) -> bool:
+        """Whether it is one of streamlit's questions below the address of a page that was opened by it."""
+        return address in [f"{self.base}/{name}/{probe}" for name, *_ in PAGES for probe in PROBES]
 
     def go(self, address: str) -> None:
         """To an address of the explorer, until it is complete."""

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from explorer_in_browser import ROOT, Visit, chromium, served, why_not
@@ -164,20 +164,105 @@ def test_it_is_looked_at(browser: Any, base: str, width: int, scheme: str) -> No
     assert faults == {} and tab.wrong == []
 
 
-def test_everything_is_reached_by_the_keyboard(browser: Any, base: str) -> None:
+# What can be operated and is seen, numbered from top to bottom; what of it has the focus. Left out is what repeats the control that it is
+# part of, whose keys do the same (arrows open a list and step a number, backspace removes a tag), and of
+# several choices all but the chosen.
+OPERATED = """() => {
+  const PARTS = '.react-aria-ComboBox, [data-testid=stNumberInput], [data-testid=stMultiSelect]';
+  const kinds = 'a[href], button, input, textarea, summary, [role=slider], [role=combobox], [role=radio], [role=tab]';
+  const all = [...document.querySelectorAll(kinds)].filter(e => !e.disabled && e.getAttribute('aria-disabled') !== 'true'
+    && !(e.tabIndex < 0 && e.closest(PARTS)) && !(e.role === 'radio' && e.ariaChecked !== 'true')
+    && !e.closest('[data-testid=stHeader]') && e.checkVisibility({checkVisibilityCSS: true, checkOpacity: true})
+    && e.getBoundingClientRect().width > 1 && !e.closest('[aria-hidden=true]'));
+  all.forEach((e, i) => e.dataset.operated = i);
+  return all.map(e => e.getAttribute('aria-label') || e.innerText?.trim() || e.type || e.tagName);
+}"""
+FOCUSED = """() => {
+  const e = document.activeElement.closest('[data-operated]');
+  return e ? Number(e.dataset.operated) : null;
+}"""
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in PAGES])
+def test_everything_is_reached_by_the_keyboard(browser: Any, base: str, name: str) -> None:
     tab = visit(browser, base)
-    tab.go("/validate?" + urlencode(SMALL))
-    reached = set()
-    for _ in range(40):
+    tab.go(f"/{name}?" + urlencode(SMALL))
+    tab.page.wait_for_function(f"({OPERATED})().length > 8")
+    there = tab.page.evaluate(OPERATED)
+    order: list[int] = []
+    for _ in range(2 * len(there) + 60):
         tab.page.keyboard.press("Tab")
-        reached.add(
-            tab.page.evaluate(
-                "(e => e.getAttribute('aria-label') || e.innerText?.trim().split('\\n').pop() || e.tagName)(document.activeElement)"
-            )
+        found = tab.page.evaluate(FOCUSED)
+        if found is not None:
+            order.append(found)
+    missed = [text for number, text in enumerate(there) if number not in order]
+    assert missed == []
+
+
+def press(tab: Visit, name: str) -> None:
+    """A click as slow as a person's: what was typed before is taken in while the button is down."""
+    tab.page.get_by_role("button", name=name, exact=True).click(delay=600)
+
+
+def test_the_first_click_after_typing_counts(browser: Any, base: str) -> None:
+    tab = visit(browser, base, 390)
+    tab.go(LINK)
+    page = tab.page
+    page.get_by_text("Edit the profile (YAML)").click()
+    page.get_by_role("textbox", name="Profile").fill(MINE)
+    press(tab, "Apply")
+    page.locator("h1", has_text="my-two-cards").wait_for()
+    tab.settle()
+    tab.go("/map?" + urlencode(SMALL))
+    page.get_by_role("spinbutton", name="Values").last.fill("2")
+    press(tab, "Compute the map")
+    page.get_by_role("button", name="Cancel").or_(page.get_by_text("One cell", exact=True)).first.wait_for()
+    assert tab.wrong == []
+
+
+def test_a_cell_of_the_map_opens_in_explore(browser: Any, base: str) -> None:
+    tab = visit(browser, base)
+    tab.go("/map?" + urlencode(SMALL))
+    page = tab.page
+    for values in page.get_by_role("spinbutton", name="Values").all():
+        values.fill("2")
+        values.press("Enter")
+        tab.settle()
+    page.get_by_role("button", name="Compute the map").click()
+    page.get_by_text("One cell", exact=True).wait_for()
+    tab.settle()
+    chosen = page.get_by_role("combobox", name="bandwidth, Gbit/s")
+    plot = page.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+    for share, value in ((0.25, "1"), (0.75, "100")):
+        page.mouse.click(plot["x"] + share * plot["width"], plot["y"] + 0.25 * plot["height"])
+        page.wait_for_function(
+            "([e, wanted]) => (e.value || e.innerText).trim() === wanted", arg=[chosen.element_handle(), value]
         )
-    for wanted in ("Timeline", "Upload", "Or a folder on this machine", "Updates", "Runs"):
-        assert any(wanted in text for text in reached), (wanted, reached)
-    assert any("Cluster" in text for text in reached) and any("Run" in text for text in reached)
+        tab.settle()
+    page.get_by_role("button", name="Open in Explore").click()
+    page.locator("h1", has_text="homogeneous-4").wait_for()
+    tab.settle()
+    shown = "\n".join(page.get_by_test_id("stCode").all_inner_texts())
+    assert "network.latency_us=10000" in shown and "network.bandwidth_gbit_per_s=100.0" in shown
+    assert tab.wrong == []
+
+
+def test_every_page_has_an_address_and_the_first_one_two(browser: Any, base: str) -> None:
+    titles = {"explore": "Which algorithm trains fastest on homogeneous-4?"}
+    for name, title, _ in PAGES:
+        tab = visit(browser, base)
+        tab.go(f"/{name}?" + urlencode(SMALL))
+        tab.page.locator("h1", has_text=titles.get(name, title)).wait_for()
+        assert tab.wrong == []
+        assert set(tab.probes) <= {f"/{name}/_stcore/health", f"/{name}/_stcore/host-config"}
+        path = urlsplit(tab.page.url).path
+        assert path == ("/" if name == "explore" else f"/{name}")
+        current = tab.page.get_by_test_id("stSidebarNav").locator("[aria-current=page]")
+        assert current.inner_text().strip().endswith(title)
+        tab.page.context.close()
+    tab = visit(browser, base)
+    tab.go(LINK)
+    assert tab.wrong == [] and tab.probes == [], "the app's own address asks for nothing that is not there"
 
 
 BAD = """

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from app_pages import PATIENCE_S, QUICK, ROOT, fine, texts
+from streamlit.proto.Metric_pb2 import Metric as MetricProto
 from streamlit.testing.v1 import AppTest
 
 from hetsim.cluster.document import MAX_TEXT_BYTES
@@ -58,6 +59,18 @@ def test_complete_at_first_sight() -> None:
     assert {row["algorithm"] for row in app.dataframe[0].value.to_dict("records")} == {"s-sgd", "abs-sgd"}
     assert "profile's learning rate" in said and "hetsim compare homogeneous-4" in said
     assert len(app.get("download_button")) == 4
+    commands = [code.value for code in app.code if code.value.startswith("hetsim compare")]
+    assert commands == [QUICK.command(quick=True), QUICK.command()] and commands[0].endswith("--quick --fixed")
+
+
+def test_nothing_changed_is_neither_good_nor_bad() -> None:
+    app = explore()
+    widget(app, "Pin as baseline").click()
+    fine(app.run())
+    arrows = [(metric.delta, metric.proto.color, metric.proto.direction) for metric in app.metric]
+    grey, nowhere = MetricProto.MetricColor.GRAY, MetricProto.MetricDirection.NONE
+    assert {delta for delta, *_ in arrows} <= {"no change", ""} and ("no change", grey, nowhere) in arrows
+    assert all((color, direction) == (grey, nowhere) for _, color, direction in arrows)
 
 
 def test_every_control_has_a_help_text_and_a_unit_where_it_is_a_number() -> None:
@@ -101,6 +114,29 @@ def test_a_control_becomes_an_override_and_changes_the_picture(label: str, value
     if "Learning rate" not in label:  # nobody comes to the target here
         assert app.dataframe[0].value.to_dict("records") != before or "Micro" in label
     assert widget(app, label).value == value
+
+
+@pytest.mark.parametrize(
+    ("override", "target", "label", "value"),
+    [
+        ("training.learning_rate=20.0", None, "Learning rate (used where it is not tuned)", 20.0),
+        ("training.learning_rate=1e-09", None, "Learning rate (used where it is not tuned)", 1e-9),
+        ("training.momentum=0.5", 1e-9, "Target loss (empty: the workload's own)", 1e-9),
+        ("training.momentum=0.5", 1e9, "Target loss (empty: the workload's own)", 1e9),
+        ("workers.a.count=70", None, "a: count", 70),
+    ],
+)
+def test_numbers_beyond_the_usual_stay_as_they_are(
+    override: str, target: float | None, label: str, value: float
+) -> None:
+    view = View(overrides=("training.max_samples=5000", override), algorithms=("s-sgd",), tuned=False, target=target)
+    app = explore(view)
+    job = jobs.find(("quick", view))
+    if job is not None:
+        assert job.wait(PATIENCE_S)
+        fine(app.run())
+    assert widget(app, label).value == value and set(view_of(app).overrides) == set(view.overrides)
+    assert view_of(app).target == target and len(app.metric) == 4
 
 
 def test_algorithms_target_seed_and_tuning() -> None:

@@ -94,10 +94,32 @@ def test_changes_against_a_baseline() -> None:
         assert row["Δ busy, points"] == pytest.approx(100 * (now.utilisation - before.utilisation))
     same = tables.table(fast, fast)
     assert all(row[head] == 0 for row in same for head in tables.CHANGES)
+    unmoved = metrics.figures(fast, fast)
+    assert [(f.delta, f.directed) for f in unmoved] == [("no change", False)] * 4
     figure = next(f for f in metrics.figures(fast, slow) if f.label == "Time to target")
     assert figure.delta is not None and figure.delta.startswith("-") and figure.sense == "inverse"
     assert "as fast as the baseline" in metrics.against(fast, slow)
     assert "as long as the baseline" in metrics.against(slow, fast)
+
+
+@pytest.mark.parametrize(
+    ("change", "digits", "says"),
+    [(0.0, 1, "no change"), (-0.04, 1, "no change"), (0.06, 1, "+0.1 %"), (-0.4, 0, "no change"), (-12.0, 0, "-12 %")],
+)
+def test_a_change_that_the_digits_do_not_show_is_none(change: float, digits: int, says: str) -> None:
+    assert metrics.signed(change, digits, " %") == says
+
+
+def test_a_change_that_is_hardly_any_has_no_minus() -> None:
+    assert [str(tables._shown(change)) for change in (-0.04, -0.06, 0.04, None)] == ["0.0", "-0.06", "0.04", "None"]
+
+
+def test_words_instead_of_a_change_point_nowhere() -> None:
+    reached, missed = comparison(), comparison(target=1e-6)
+    for now, before, says in ((reached, missed, "was not reached"), (missed, reached, "was reached")):
+        figure = metrics.figures(now, before)[0]
+        assert (figure.delta, figure.directed) == (says, False)
+    assert metrics.figures(missed, missed)[0].delta is None
 
 
 def test_figures_side_by_side_are_over_the_same_time() -> None:
@@ -108,6 +130,17 @@ def test_figures_side_by_side_are_over_the_same_time() -> None:
     assert alone[0] > alone[1] and both == ([max(alone)] * 2 if len(units) == 1 else alone)
     mixed = [figures.loss(pair[0], "seconds"), figures.loss(pair[1], "samples")]
     assert [f.layout.xaxis.range[1] for f in figures.same_scale(mixed)] != [max(alone)] * 2
+
+
+def test_timelines_in_milliseconds_and_in_seconds_keep_their_own_scale() -> None:
+    pair = [comparison(10.0), comparison(0.1)]
+    drawn = [figures.who_does_what(c) for c in pair]
+    titles = [[axis.title.text for axis in figure.select_xaxes()][-1].split()[0] for figure in drawn]
+    ends = [figure.layout.xaxis.range[1] for figure in drawn]
+    assert titles == ["ms", "s"] and [f.layout.xaxis.range[1] for f in figures.same_scale(drawn)] == ends
+    near = [figures.who_does_what(comparison(gbit)) for gbit in (10.0, 9.0)]
+    longest = max(figure.layout.xaxis.range[1] for figure in near)
+    assert [f.layout.xaxis.range[1] for f in figures.same_scale(near)] == [longest] * 2
 
 
 def test_an_algorithm_that_the_baseline_lacks_has_no_change() -> None:

@@ -25,10 +25,12 @@ def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def begin(board: Board, key: str, function: str, *args: Any, owner: str = "me", slot: str = "") -> Job:
+def begin(
+    board: Board, key: str, function: str, *args: Any, owner: str = "me", slot: str = "", urgent: bool = False
+) -> Job:
     import job_functions
 
-    return board.start(key, getattr(job_functions, function), args, owner, slot)
+    return board.start(key, getattr(job_functions, function), args, owner, slot, urgent)
 
 
 @pytest.fixture
@@ -116,6 +118,40 @@ def test_another_in_the_same_slot_takes_its_place(board: Board) -> None:
     assert old.state == "cancelled" and aside.state in ("waiting", "running")
     aside.cancel("me")
     assert new.wait(30) and new.result() == 3
+
+
+def test_what_a_person_waits_for_does_not_wait_for_the_background(board: Board) -> None:
+    background = begin(board, "long", "sleep", slot="full")
+    asked = begin(board, "asked", "add", 1, 2, slot="map", urgent=True)
+    assert asked.wait(30) and asked.result() == 3 and background.state == "running"
+    first = begin(board, "map", "sleep", owner="one", urgent=True)
+    second = begin(board, "plan", "sleep", owner="another", urgent=True)
+    assert (first.state, second.state) == ("running", "waiting"), "of its own kind, one at a time"
+
+
+def test_what_is_out_of_date_is_given_up(board: Board) -> None:
+    old = begin(board, "old", "sleep", slot="full")
+    aside = begin(board, "aside", "sleep", slot="map", urgent=True)
+    board.keep_only("full", ["new"], "another")
+    assert old.state == "running", "who asks has no part in it"
+    board.keep_only("full", ["new"], "me")
+    assert (old.state, aside.state) == ("cancelled", "running")
+    kept = begin(board, "kept", "sleep", slot="full")
+    board.keep_only("full", ["kept"], "me")
+    assert kept.state == "running"
+
+
+def test_who_has_left_wants_nothing_in_the_background(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hetsim.webapp import jobs
+
+    background = begin(board, "full", "sleep", owner="gone")
+    shared = begin(board, "shared", "sleep", owner="gone", slot="of the baseline")
+    begin(board, "shared", "sleep", owner="me", slot="of mine")
+    asked = begin(board, "map", "sleep", owner="gone", slot="map", urgent=True)
+    monkeypatch.setattr(jobs, "_is_there", lambda owner: owner != "gone")
+    begin(board, "mine", "add", 1, 2, owner="me", urgent=True)
+    assert (background.state, asked.state) == ("cancelled", "running")
+    assert shared.state == "running", "its turn has come, and one who wants it is there"
 
 
 def test_what_is_no_longer_asked_for_is_forgotten(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:

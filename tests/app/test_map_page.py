@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,22 @@ def test_a_map_from_controls_to_cell_and_into_explore(monkeypatch: pytest.Monkey
     speeds = [entry.samples_per_s for entry in view.profile().workers]
     assert speeds == pytest.approx([entry.samples_per_s for entry in wanted.workers], rel=1e-3)
     assert app.title[0].value != "Map"  # it is Explore that is shown
+
+
+def test_the_map_is_there_in_part_while_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = started(page("map", View(source="mixed-gpu-4", algorithms=QUICK.algorithms, tuned=False)))
+    (job,) = jobs._BOARD._jobs.values()
+    end = time.monotonic() + PATIENCE_S
+    while job.partial is None and not job.over and time.monotonic() < end:
+        time.sleep(0.05)
+    partly = job.partial
+    assert partly is not None and partly.pending
+    monkeypatch.setattr(job, "progress", jobs.Progress(3, 35, "3 of 35 cells"))
+    fine(app.run())
+    (chart,) = app.get("plotly_chart")
+    assert chart.proto.alt.endswith("Not complete yet.") and has(app, "map-cancel")
+    fine(app.button(key="map-cancel").click().run())
+    assert job.state == "cancelled" and not app.run().get("plotly_chart")
 
 
 def test_free_paths_and_whole_numbers() -> None:

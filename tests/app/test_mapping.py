@@ -16,7 +16,7 @@ from hetsim import look
 from hetsim.cli import main
 from hetsim.cluster import load_profile, shipped_profiles
 from hetsim.errors import ProfileError, UsageError
-from hetsim.speedup_map import MapCell, SpeedupMap
+from hetsim.speedup_map import PENDING, MapCell, SpeedupMap
 from hetsim.sweeps.design import read_axis
 from hetsim.webapp import map_figure
 from hetsim.webapp.mapping import (
@@ -113,7 +113,9 @@ def test_a_path_reads_no_file_and_names_no_code(tmp_path: Path) -> None:
 def computed() -> SpeedupMap:
     seen: list[tuple[Any, ...]] = []
     found = compute(ORDER, lambda *now: seen.append(now))
-    assert [now[:2] for now in seen] == [(i, 4) for i in range(5)] and seen[-1][2] == "4 of 4 cells"
+    counted, shown = [now for now in seen if len(now) == 3], [now[3] for now in seen if len(now) == 4]
+    assert [now[:2] for now in counted] == [(i, 4) for i in range(5)] and counted[-1][2] == "4 of 4 cells"
+    assert shown[0].pending == 3, "the first cell is shown at once"
     return found
 
 
@@ -211,6 +213,18 @@ def test_colour_number_letter_and_stripes_say_the_same() -> None:
     assert "A: abs-sgd is fastest in 2 of 4" in names and "L: lb-bsp is fastest in 1 of 4" in names
     assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == (RATIO, BAND)
     assert list(figure.layout.yaxis.ticktext) == ["0", "10"]
+
+
+def test_what_is_not_computed_yet_is_left_blank() -> None:
+    later = replace(MIXED.cell(0, 0), speedup=math.nan, why=PENDING, winner=None, seconds=(), pending=True)
+    partly = replace(MIXED, cells=((later, MIXED.cell(1, 0)), MIXED.cells[1]))
+    figure = map_figure.figure(partly, RATIO, BAND)
+    assert (0, 0) not in {(a.x, a.y) for a in figure.layout.annotations}
+    stripes = trace(figure, "no number")
+    assert all(0.5 <= y <= 1.5 for y in stripes.y if y is not None), "stripes are for what has no number"
+    assert [0, 0] not in [list(at) for at in trace(figure, "cells").customdata]
+    assert partly.pending == 1 and MIXED.pending == 0
+    assert map_figure.described(partly, RATIO, BAND).endswith("Not complete yet.")
 
 
 def test_the_line_at_one_runs_along_the_edges_between_faster_and_slower() -> None:

@@ -169,6 +169,7 @@ def test_the_plan_on_the_page_is_the_planners() -> None:
     assert metrics == {figure.label: figure.value for figure in planning.figures(p)} and {"Cost", "Energy"} <= set(
         metrics
     )
+    assert "Cost: fast" in texts(app) and "hosts and network are not in it" in texts(app)
     first, second, third = tables(app)
     assert [row["worker"] for row in first] == ["fast", "slow"]
     assert [row["in words"] for row in second] == [one.text for one in p.marginal]

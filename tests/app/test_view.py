@@ -156,6 +156,21 @@ def test_the_command_gives_the_same_comparison(capsys: pytest.CaptureFixture[str
     assert printed["winner"] is not None or printed["algorithms"][0]["time_to_target_s"]["reached"]
 
 
+@pytest.mark.parametrize("tuned", [True, False])
+def test_the_command_of_the_quick_picture_gives_the_same_numbers(
+    tuned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import json
+
+    from hetsim.cli import main
+    from hetsim.webapp import pictures
+
+    view = View(overrides=("training.max_samples=300000",), algorithms=("s-sgd", "abs-sgd"), seed=5, tuned=tuned)
+    assert main([*shlex.split(view.command(quick=True))[1:], "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(json.dumps(pictures.compute(view, full=False).to_json()))
+
+
 def test_equal_views_are_one_key() -> None:
     one, other = View(algorithms=("abs-sgd", "s-sgd")), View(algorithms=("abs-sgd: ", "s-sgd"))
     assert one == other and hash(one) == hash(other)

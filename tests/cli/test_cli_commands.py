@@ -169,6 +169,26 @@ def test_quick_and_jobs_do_not_go_together(capsys: pytest.CaptureFixture[str]) -
     assert code != 0 and "leave out --jobs" in err
 
 
+def test_a_quick_comparison_at_the_profiles_own_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["compare", "homogeneous-4", "-a", "s-sgd", "--quick", "--fixed", "--set", "training.learning_rate=0.03"]
+    found = document(capsys, *words)
+    assert found["method"] == "quick" and found["algorithms"][0]["learning_rate"] == 0.03
+    code, _, err = run(capsys, *words, "-o", tmp_path / "out")
+    assert code == 0, err
+    stated = json.loads((tmp_path / "out" / "comparison.json").read_text())["command"]
+    assert stated == "hetsim compare profile.yaml -a s-sgd --quick --fixed"
+    code, _, err = run(capsys, "compare", "homogeneous-4", "--fixed")
+    assert code != 0 and "--fixed is for --quick" in err
+
+
+@pytest.mark.torch
+def test_what_trains_is_not_quick(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "compare", "homogeneous-4", "--quick", "--predictor", "virtual")
+    told = " ".join(err.split())
+    assert code == 2 and not out
+    assert "predictor virtual trains" in told and "training.seeds=1" in told and "noise-scale" in told
+
+
 def test_compare_folder_then_report_and_replay_read_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     labels = ["-a", "s-sgd", "-a", "abs-sgd:compute_point=current"]

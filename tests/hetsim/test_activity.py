@@ -16,7 +16,7 @@ from hetsim.activity import EVERYBODY, shares, spans, update_window
 from hetsim.algorithms import registry
 from hetsim.metrics import WAITS
 from hetsim.schedule import Kind, Schedule
-from hetsim.timeline import MOST_BARS, drawable, stacked, timeline
+from hetsim.timeline import MOST_BARS, _edge, drawable, stacked, timeline
 
 MIXED = {name: simulate(load_profile("mixed-gpu-4"), name, updates=40) for name in registry()}
 
@@ -148,6 +148,20 @@ def test_two_are_drawn_over_the_same_time_each_from_its_own_beginning() -> None:
         "<b>predicted</b>, from the start on",
         "<b>measured</b>, from 6 s on",
     ]
+
+
+def test_what_only_the_lower_one_does_is_in_the_legend_too() -> None:
+    busy, idle = two("abs-sgd"), two("s-sgd", overlap=False)
+    figure = stacked({"busy": busy, "idle": idle}, {"busy": (22.0, 34.0), "idle": (6.0, 18.0)}, ranks=(0,))
+    named = [trace.name for trace in figure.data if trace.showlegend and trace.y]
+    drawn = {trace.name for trace in figure.data if trace.y}
+    assert len(named) == len(set(named)) and set(named) == drawn and "waiting" in drawn
+    assert "waiting" not in {trace.name for trace in figure.data[:3] if trace.y}
+
+
+def test_lines_around_narrow_bars_do_not_cover_them() -> None:
+    widths = [_edge(share) for share in (0.5, 0.02, 0.01, 0.0)]
+    assert widths == [1.0, 1.0, 0.5, 0.1]
 
 
 def test_no_more_is_drawn_than_a_browser_bears() -> None:

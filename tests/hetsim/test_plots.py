@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hetsim import plots
 from hetsim.algorithms import registry
@@ -57,6 +59,21 @@ def test_a_target_of_zero_is_drawn_on_a_linear_axis() -> None:
     done = Curve(updates=np.arange(3), samples=np.arange(3), time_s=np.arange(3.0), loss=np.array([1.0, 0.5, 0.0]))
     figure = plots.loss({"x": done}, target=0.0)
     assert figure.layout.yaxis.type is None and list(figure.data[0].y) == [1.0, 0.5, 0.0]
+
+
+@given(st.floats(1e-12, 1e6), st.floats(1.001, 1e15))
+def test_a_logarithmic_axis_has_some_ticks_and_not_too_many(low: float, ratio: float) -> None:
+    ticks = plots._log_ticks(low, low * ratio)
+    assert plots.LEAST_TICKS <= len(ticks) <= plots.MOST_TICKS
+    assert all(low <= tick <= low * ratio for tick in ticks) and ticks == sorted(set(ticks))
+    assert len({f"{tick:g}" for tick in ticks}) == len(ticks), "each is told from the next"
+
+
+def test_ticks_are_round() -> None:
+    assert plots._log_ticks(0.23, 3.1) == [0.3, 0.4, 0.5, 0.6, 0.8, 1, 2, 3]
+    assert plots._log_ticks(0.01, 3) == [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2]
+    assert plots._log_ticks(1.4, 2.8) == [1.4, 1.6, 1.8, 2.0, 2.2, 2.4, 2.6, 2.8]
+    assert plots._log_ticks(1e-9, 3) == [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1]
 
 
 def test_many_algorithms_get_styles_of_their_own() -> None:

@@ -15,7 +15,9 @@ from hetsim.batch_means import relative_error
 from hetsim.cluster import Cluster
 from hetsim.compare import Comparison, compare, task_of
 from hetsim.comparison import FULL, QUICK
+from hetsim.convergence.noise_scale import NoiseScale
 from hetsim.convergence.predictor import Setting
+from hetsim.errors import UsageError
 from hetsim.kept import Kept
 from hetsim.known_period import WITHIN, _schedules
 from hetsim.labels import parse
@@ -170,6 +172,17 @@ def test_delays_beyond_a_pattern_are_not_followed_and_it_says_so() -> None:
     c = quick(cluster, ["s-sgd", "asgd"])
     assert any("few hundred updates only: asgd" in sentence for sentence in c.assumptions)
     assert c["asgd"].seconds == math.inf and len(c.curves["asgd"].loss) == len(c.runs["asgd"].schedule.updates) + 1
+
+
+class Training(NoiseScale):
+    name = "patient"
+    trains = True
+
+
+def test_a_predictor_that_trains_is_refused_with_a_way_out() -> None:
+    with pytest.raises(UsageError, match=r"predictor patient trains .*training\.seeds=1.*nqm or noise-scale"):
+        quick(small(), ["s-sgd"], predictor=Training())
+    assert quick(small(), ["s-sgd"], predictor="noise-scale").predictor == "noise-scale"
 
 
 def test_what_was_asked_for_last_is_kept() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from hetsim import load_profile, simulate
 from hetsim.cli import main
+from hetsim.compare import task_of
+from hetsim.contest import follow
 from hetsim.errors import ProfileError, RunTooLongError, UsageError
+from hetsim.labels import parse
+from hetsim.quick import quick
 from hetsim.runtime.collectives import Counter
+from hetsim.steady_run import short
 from hetsim.trace import trace_events
 
 
@@ -19,6 +25,19 @@ def test_a_transfer_that_takes_for_ever_does_not_fill_memory(monkeypatch: pytest
     slow = load_profile("mixed-gpu-4", overrides=["network.bandwidth_gbit_per_s=1e-9"])
     with pytest.raises(RunTooLongError, match="more than 10,000 operations"):
         simulate(slow, "abs-sgd", updates=3)
+
+
+def test_what_is_quick_stays_quick_where_a_transfer_takes_for_ever() -> None:
+    """ABS-SGD, which would compute on, is followed over the samples that a full comparison looks at, and it is said."""
+    slow = load_profile(
+        "mixed-gpu-4", overrides=["network.bandwidth_gbit_per_s=1e-9", "training.max_samples=50000", "training.seeds=1"]
+    )
+    c = quick(slow, ["s-sgd", "abs-sgd"])
+    assert any("followed update by update: abs-sgd." in sentence for sentence in c.assumptions)
+    assert len(c.runs["abs-sgd"].schedule) < 100_000 and c["abs-sgd"].seconds == math.inf
+    full = follow(task_of(slow, "nqm", None), parse("abs-sgd"), 0, None)
+    assert len(full.result.schedule) == len(c.runs["abs-sgd"].schedule)
+    assert short(task_of(slow, "nqm", None), parse("abs-sgd"), 0) is None
 
 
 def test_waits_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from small_clusters import SMALL
 from hetsim import load_profile, sweep
 from hetsim.cli import main
 from hetsim.errors import ProfileError, SimulationError, UsageError
-from hetsim.speedup_map import SpeedupMap, command, map_spec, of_rows, speedup_map
+from hetsim.speedup_map import PENDING, SpeedupMap, coarse_first, command, map_spec, of_rows, speedup_map
 from hetsim.split import batch_seconds
 from hetsim.sweeps.composed import SPEED_RATIO, overrides_of, ratio_of, slowdowns, speeds
 
@@ -186,6 +186,31 @@ def test_progress_counts_and_stopping_stops() -> None:
             should_stop=lambda: len(seen) > 2,
         )
     assert seen[-1] == (2, 6)
+
+
+def test_a_map_is_watched_from_its_corners_on(small_map: SpeedupMap) -> None:
+    seen: list[SpeedupMap] = []
+    speedup_map(load_profile(SMALL), *AXES, LABELS, watch=lambda partly: seen.append(partly()))
+    assert [partly.pending for partly in seen] == [5, 4, 3, 2, 1, 0] and seen[-1] == small_map
+    corners = {(i, j) for i in (0, 2) for j in (0, 1)}
+    assert {(i, j) for i in range(3) for j in range(2) if not seen[3].cell(i, j).pending} == corners
+    for partly in seen:
+        for i in range(3):
+            for j in range(2):
+                cell = partly.cell(i, j)
+                assert cell == small_map.cell(i, j) or (
+                    cell.pending and cell.why == PENDING and math.isnan(cell.speedup)
+                )
+
+
+@given(st.integers(1, 60))
+def test_a_coarse_picture_comes_first(count: int) -> None:
+    rounds = coarse_first(count)
+    assert rounds[0] == rounds[-1] == 0 and len(rounds) == count
+    for number in range(max(rounds) + 1):
+        there = [place for place, one in enumerate(rounds) if one <= number]
+        gaps = [b - a for a, b in itertools.pairwise(there)]
+        assert all(gap <= math.ceil((count - 1) / 2**number) for gap in gaps)
 
 
 def test_what_cannot_be_mapped_is_refused() -> None:
