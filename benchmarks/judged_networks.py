@@ -12,6 +12,7 @@ from hetsim.cluster import Profile
 from hetsim.convergence.predictor import Setting
 
 ALL = ("s-sgd", "lb-bsp", "one-step-delay", "one-step-delay-balanced", "local-sgd", "asgd", "ssp", "abs-sgd")
+OPTIONS = {name: {"compute_point": "local-prediction"} for name in ("one-step-delay-balanced", "abs-sgd")}
 BATCH = 64  # of the whole cluster
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10's training pictures, per channel
 

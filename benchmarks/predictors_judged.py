@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from judged_networks import NETWORKS, Network, network, profile_of
+from judged_networks import NETWORKS, OPTIONS, Network, network, profile_of
 from scipy.stats import spearmanr
 
 from abs_sgd import curvature, fitting
@@ -219,7 +219,7 @@ def judge(predicted_s: Sequence[float], trained_s: Sequence[float]) -> Judgement
 def schedules_of(cluster: Cluster, algorithm: str, seeds: int) -> list[Schedule]:
     """One per seed."""
     numbers = [SEED_STRIDE * i for i in range(seeds)]
-    return [simulate(cluster, make(algorithm), seed=s, verify=False).schedule for s in numbers]
+    return [simulate(cluster, make(algorithm, OPTIONS.get(algorithm)), seed=s, verify=False).schedule for s in numbers]
 
 
 def pairs_of(

@@ -35,8 +35,9 @@ BATCH = 4
 AIM = 0.03
 PASSES = 4
 LOOPS: dict[str, dict[str, Any]] = {
-    "local-prediction": {},
-    "in 4 passes": {"trigger": "min_samples", "min_samples": PASSES * BATCH},
+    "damped-prediction": {},
+    "local-prediction": {"compute_point": "local-prediction"},
+    "in 4 passes": {"compute_point": "local-prediction", "trigger": "min_samples", "min_samples": PASSES * BATCH},
     "current": {"compute_point": "current"},
 }
 Step = Callable[[], None]

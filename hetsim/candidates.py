@@ -22,8 +22,8 @@ from hetsim.memory import memory_use, pass_limit
 from hetsim.yardsticks import best_rate
 
 POINTS = (
-    "local-prediction",
     "damped-prediction",
+    "local-prediction",
     "current",
 )  # compute points tried: our predictions, and the plain one
 NEAR = (

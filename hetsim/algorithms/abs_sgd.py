@@ -60,8 +60,8 @@ class AbsSgd(OneUpdateDelay, name="abs-sgd"):
     max(C, g_slow) ≤ period ≤ C + g_slow.
 
     From the abstract of the paper: synchronization in the background on delayed gradients, batches that last until the next one starts. The
-    triggers, caps, micro-batches and compute points are our choice; `compute_point: current` is the literal reading,
-    `local-prediction` is ours.
+    triggers, caps, micro-batches and compute points are our choice; `compute_point: current` is the literal reading, the predictions,
+    of which `damped-prediction` is the default, are ours.
     """
 
     source = "Zhou, Chen, Wu 2023, ABS-SGD (arXiv 2308.15164), by its abstract"

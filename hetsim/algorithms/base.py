@@ -148,7 +148,7 @@ class DelayedOptions(Options):
     """Options of every method with one update of delay, the same for all so that comparisons are fair."""
 
     compute_point: ComputePoint = Field(
-        "local-prediction", description="where the next gradient is taken while an update is under way"
+        "damped-prediction", description="where the next gradient is taken while an update is under way"
     )
     kappa: float = Field(1.0, ge=0, le=10, description="look-ahead: how many velocities ahead")
     blend: float | None = Field(

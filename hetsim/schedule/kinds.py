@@ -11,7 +11,7 @@ depends on the kind. Columns not named below hold -1 (ids), 0 (samples, first, c
 | STEP    | an optimizer step                           | parent -> state; source: transfer whose sum is applied, or -1 and slot: own accumulator; samples: total; first: divisor; scale: on the learning rate, or λ where it is compensated; code: StepRule |
 | MIX     | parameters averaged                         | parent -> state; source: transfer; slot: anchor state or -1; first: fragment; scale: weight; code: MixRule               |
 | COPY    | parameters adopted from the server          | state; source: transfer                                                                                |
-| PREDICT | a compute point is predicted                | parent -> state; source: transfer launched; slot: own accumulator joined to it; scale: kappa or blend; code: PointRule |
+| PREDICT | a compute point is predicted                | parent -> state; source: transfer launched; slot: own accumulator joined to it; scale: kappa, blend or damping; code: PointRule |
 | DISCARD | a gradient that is never used               | slot (or source); samples; code: DiscardReason                                                          |
 | WAIT    | a worker does nothing                       | source: transfer waited for or -1; code: WaitCause                                                      |
 

@@ -134,28 +134,28 @@ TABLES: list[tuple[str, dict[str, Any], int, str]] = [
         """
         GRAD    0     0    2    0    .    .    0    2    0  1 0
         JOIN    0     2    2    .    .    0    0    2    0  1 0
-        PREDICT 0     2    2    1    0    0    0    2    0  1 2
+        PREDICT 0     2    2    1    0    0    0    2    0  0.5 5
         GRAD    1     0    4    0    .    .    1    2    2  1 0
         JOIN    1     4    4    .    .    0    1    2    0  1 0
-        PREDICT 1     4    4    2    0    0    1    2    0  1 2
+        PREDICT 1     4    4    2    0    0    1    2    0  0.5 5
         GRAD    0     2    4    1    .    .    2    2    4  1 0
         REDUCE  *     4    6    .    .    0    .    4    0  1 0
         WAIT    0     4    6    .    .    0    .    0    0  1 0
         STEP    0     6    6    3    0    0    .    4    4  1 0
         JOIN    0     6    6    .    .    1    2    2    0  1 0
-        PREDICT 0     6    6    4    3    1    2    2    0  1 2
+        PREDICT 0     6    6    4    3    1    2    2    0  0.5 5
         GRAD    1     4    8    2    .    .    3    2    6  1 0
         JOIN    1     8    8    .    .    1    3    2    0  1 0
-        PREDICT 1     8    8    5    3    1    3    2    0  1 2
+        PREDICT 1     8    8    5    3    1    3    2    0  0.5 5
         GRAD    0     6    9    4    .    .    4    3    8  1 0
         REDUCE  *     8   10    .    .    1    .    4    0  1 0
         WAIT    0     9   10    .    .    1    .    0    0  1 0
         STEP    0    10   10    6    3    1    .    4    4  1 0
         JOIN    0    10   10    .    .    2    4    3    0  1 0
-        PREDICT 0    10   10    7    6    2    4    3    0  1 2
+        PREDICT 0    10   10    7    6    2    4    3    0  0.5 5
         GRAD    1     8   10    5    .    .    5    1   11  1 0
         JOIN    1    10   10    .    .    2    5    1    0  1 0
-        PREDICT 1    10   10    8    6    2    5    1    0  1 2
+        PREDICT 1    10   10    8    6    2    5    1    0  0.5 5
         REDUCE  *    10   12    .    .    2    .    4    0  1 0
         GRAD    1    10   12    8    .    .    6    1   15  1 0
         STEP    1    12   12    9    6    2    .    4    4  1 0

@@ -76,6 +76,8 @@ class Scalar:
         self.sums: dict[int, float] = {}
         self.taken: dict[int, int] = {}
         self.square = 0.0
+        self.mean: dict[int, float] = {}  # the gradient applied in the step to a state
+        self.own: dict[int, tuple[int, float]] = {}  # by worker: transfer and own mean of its last damped prediction
         self.outer: dict[int, tuple[float, float]] = {}
         self.stated = s.header.outer
         self.joined: dict[int, list[tuple[int, int, float]]] = {}
@@ -83,13 +85,25 @@ class Scalar:
             self.row(
                 *(
                     getattr(s, n)[i].item()
-                    for n in ("kind", "state", "parent", "source", "slot", "samples", "first", "scale", "code")
+                    for n in (
+                        "kind",
+                        "worker",
+                        "state",
+                        "parent",
+                        "source",
+                        "slot",
+                        "samples",
+                        "first",
+                        "scale",
+                        "code",
+                    )
                 )
             )
 
     def row(
         self,
         kind: int,
+        worker: int,
         state: int,
         parent: int,
         source: int,
@@ -120,11 +134,18 @@ class Scalar:
                 if code == StepRule.DELAY_COMPENSATED_RELATIVE:
                     scale = scale * abs(mean) / abs(correction) if correction else 0.0
                 mean, scale = mean + scale * correction, 1.0
+            self.mean[state] = mean
             self.step(state, parent, mean, scale)
         elif kind == Kind.PREDICT:
             own = self.sums.get(slot, 0.0) / samples if samples else 0.0
             if code == PointRule.LOCAL_PREDICTION:
                 self.step(state, parent, own, 1.0)
+            elif code == PointRule.DAMPED_PREDICTION:
+                assert samples, "a worker without samples predicts with the last mean: not in these clusters"
+                before = self.own.get(worker, (-2, 0.0))
+                off = before[1] - self.mean[parent] if before[0] == source - 1 else 0.0
+                self.own[worker] = source, own
+                self.step(state, parent, own + scale * off, 1.0)
             elif code == PointRule.LOCAL_STEP:
                 self.x[state], self.v[state] = self.x[parent] - scale * LEARNING_RATE * own, self.v[parent]
             elif code == PointRule.LOOK_AHEAD:
@@ -201,9 +222,10 @@ def test_update_k_is_k_steps(name: str, momentum: float) -> None:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["one-step-delay", "one-step-delay-balanced", "abs-sgd"])
-def test_local_prediction_is_the_coming_update(name: str, momentum: float) -> None:
+@pytest.mark.parametrize("point", ["local-prediction", "damped-prediction"])
+def test_a_prediction_is_the_coming_update(name: str, momentum: float, point: str) -> None:
     """Where all gradients are equal the own one predicts the update exactly: gradients of update k are taken at x_k itself."""
-    s = simulate(two(), name, options={"compute_point": "local-prediction"}, updates=12).schedule
+    s = simulate(two(), name, options={"compute_point": point}, updates=12).schedule
     made, u = Scalar(s, momentum), s.updates
     assert [made.x[int(p)] for p in u.point] == [after(k, momentum) for k in u.owner.tolist()]
     assert u.predicted[u.owner > 0].all()
