@@ -229,7 +229,7 @@ class Line:
         """Where it is after so many points, a fraction of one included."""
         further = updates - self.point
         return Crossing(
-            seconds=self.at_s + further * self.s_per_point,
-            samples=self.at_samples + further * self.samples_per_point,
+            seconds=max(0.0, self.at_s + further * self.s_per_point),  # before the first update, rounding may go below
+            samples=max(0.0, self.at_samples + further * self.samples_per_point),
             updates=math.ceil(updates),
         )

@@ -174,6 +174,12 @@ def test_delays_beyond_a_pattern_are_not_followed_and_it_says_so() -> None:
     assert c["asgd"].seconds == math.inf and len(c.curves["asgd"].loss) == len(c.runs["asgd"].schedule.updates) + 1
 
 
+def test_a_target_that_is_met_before_the_start_takes_no_time() -> None:
+    c = quick(small(target_loss=1e6), LABELS)
+    assert {row.seconds for row in c.algorithms} == {0.0}
+    assert all(math.copysign(1.0, row.seconds) == 1.0 and (row.samples_to_target or 0) >= 0 for row in c.algorithms)
+
+
 class Training(NoiseScale):
     name = "patient"
     trains = True
