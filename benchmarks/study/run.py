@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [c for c in contestants() if asked.algorithms is None or c.name in asked.algorithms.split(",")]
     folder = Path(asked.output)
     pieces = [(kind, size, one) for size in sizes for kind in kinds for one in chosen]
-    missing = [p for p in pieces if not _place(folder, *p).exists()]
+    missing = [p for p in pieces if not _is_kept(folder, *p)]
     print(f"{len(pieces)} pieces, {len(missing)} to compute", file=sys.stderr)
     if asked.dry_run:
         return 0
@@ -64,6 +64,15 @@ def _computed(folder: Path, missing: Sequence[tuple[str, int, Contestant]], jobs
 def _place(folder: Path, kind: str, size: int, one: Contestant) -> Path:
     name = f"{KINDS[kind]}-{size}.{one.name.replace(':', '_').replace('=', '-')}.json"
     return folder / name
+
+
+def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
+    """Whether the piece is there, of the same batches and variants as are asked for now."""
+    place = _place(folder, kind, size, one)
+    if not place.exists():
+        return False
+    tried = json.loads(place.read_text(encoding="utf-8"))["tried"]
+    return {(t["label"], t["batch"]) for t in tried} == {(label, v) for v in one.values for label in one.labels}
 
 
 def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:

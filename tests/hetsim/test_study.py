@@ -125,3 +125,15 @@ def test_drawn_clusters_are_the_same_every_time_and_differ(study: dict[str, Modu
     assert features["all_reduce_s"] == pytest.approx(
         6 * (5e-5 + drawn.draw(0).cluster().workload.gradient_bytes / 4 / link)
     )
+
+
+def test_a_piece_of_another_grid_is_computed_again(study: dict[str, ModuleType], tmp_path: Path) -> None:
+    one = next(c for c in study["design"].contestants() if c.name == "lb-bsp")
+    place = tmp_path / "mixed-gpu-4.lb-bsp.json"
+    is_kept = study["run"]._is_kept
+    assert not is_kept(tmp_path, "unequal", 4, one)
+    tried = [{"label": "lb-bsp", "batch": value} for value in one.values]
+    place.write_text(json.dumps({"tried": tried}), encoding="utf-8")
+    assert is_kept(tmp_path, "unequal", 4, one)
+    place.write_text(json.dumps({"tried": tried[:-1]}), encoding="utf-8")
+    assert not is_kept(tmp_path, "unequal", 4, one)
