@@ -18,7 +18,8 @@ from hetsim.cluster.spec import Cluster, Link, Worker
 KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
 SIZES = (4, 8, 16)
 SEEDS = 5
-MAX_SAMPLES = 10_000_000  # twice the profiles': room for methods that need more samples, none of which is slow for that reason alone
+MAX_SAMPLES = 10_000_000  # twice the profiles'; who is on the way is followed further, up to several times S-SGD's time
+ROOM = 1.5  # times the samples that were needed on the cluster as it stays: room for those of a changing one
 
 GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
 MICRO_BATCHES = (10, 20, 40, 80, 160, 320)  # of the slowest GPU, where batches are open and the cluster sets them
@@ -29,6 +30,7 @@ VARIANTS = {  # of which each takes the best: local steps matter as a batch does
     "abs-sgd": ("abs-sgd", f"abs-sgd:{DAMPED}"),
 }
 
+REFERENCE = "s-sgd"  # beside which all are followed: as far as a comparison would follow them
 OWN = "abs-sgd"
 LITERAL = "abs-sgd:compute_point=current"
 ABLATION = "one-step-delay-balanced"
@@ -63,9 +65,23 @@ def published(name: str) -> bool:
     return not name.startswith((OWN, ABLATION))
 
 
-def profile_of(kind: str, size: int, path: str, value: int) -> Profile:
+AVERAGING = (
+    "local-sgd",
+    "dasgd",
+    "streaming-diloco",
+    "ad-psgd",
+    "prague",
+)  # average parameters; the model is too kind to local steps
+
+
+def published_gradient(name: str) -> bool:
+    """Whether it is a published method that sums gradients, as ABS-SGD does, and does not average parameters."""
+    return published(name) and name.partition(":")[0] not in AVERAGING
+
+
+def profile_of(kind: str, size: int, path: str, value: int, max_samples: int = MAX_SAMPLES) -> Profile:
     """One cluster with one batch."""
-    return load_profile(f"{KINDS[kind]}-{size}", overrides=[f"{path}={value}", f"training.max_samples={MAX_SAMPLES}"])
+    return load_profile(f"{KINDS[kind]}-{size}", overrides=[f"{path}={value}", f"training.max_samples={max_samples}"])
 
 
 def after_changes(cluster: Cluster) -> Cluster:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import results
-from design import KINDS, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
+from design import KINDS, MAX_SAMPLES, REFERENCE, ROOM, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
 from joblib import Parallel, delayed
 
 from hetsim import compare, writing
@@ -94,12 +95,14 @@ def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
 
 
 def _first_seed(kind: str, size: int, path: str, value: int, label: str) -> dict[str, Any]:
-    (row,) = run_cell(after_changes(profile_of(kind, size, path, value).cluster()), [label], "nqm", "auto", 1, SEED)
-    return {key: row[key] for key in ("seconds", "learning_rate", "momentum", "method")}
+    cluster = after_changes(profile_of(kind, size, path, value).cluster())
+    row = run_cell(cluster, [*({REFERENCE} - {label}), label], "nqm", "auto", 1, SEED)[-1]
+    return {key: row[key] for key in ("seconds", "samples_to_target", "learning_rate", "momentum", "method")}
 
 
 def _repeated(kind: str, size: int, path: str, best: dict[str, Any]) -> dict[str, Any]:
-    found = compare(profile_of(kind, size, path, best["batch"]), [best["label"]], seeds=SEEDS, seed=SEED, jobs=1)
+    room = max(MAX_SAMPLES, math.ceil(ROOM * best["samples_to_target"]))
+    found = compare(profile_of(kind, size, path, best["batch"], room), [best["label"]], seeds=SEEDS, seed=SEED, jobs=1)
     (row,) = found.algorithms
     time = row.time_to_target_s
     assert time is not None
