@@ -183,9 +183,11 @@ def details(pieces: Sequence[Piece], kind: str, size: int) -> str:
 
 
 def said(found: Interval | None) -> str:
-    """A ratio with its range; a dash where there is none."""
+    """A ratio with its range; a dash where there is none, which is where neither or the second alone reaches the target."""
     if found is None or not math.isfinite(found.median):
         return "–"
+    if found.median == 0.0:
+        return "not reached"
     return f"{found.median:.2f} ({_number(found.low, 2)} – {_number(found.high, 2)})"
 
 

@@ -85,17 +85,21 @@ def test_ratios_by_hand(study: dict[str, ModuleType], tmp_path: Path) -> None:
         base = [100.0, 110.0, 90.0, 105.0, 95.0]
         seconds[kind, "lb-bsp"] = list(base)
         seconds[kind, "s-sgd"] = [3 * s for s in base]
+        seconds[kind, "local-sgd"] = [s / 1.25 if kind == "unequal" else 4 * s for s in base]
         seconds[kind, "one-step-delay-balanced"] = [s / 8 for s in base]
         seconds[kind, "abs-sgd"] = [s / factor for s in base]
         seconds[kind, "abs-sgd:compute_point=current"] = []
     found = pieces(tmp_path, study, seconds)
     mean = results.over_kinds(found, 4, "abs-sgd", results.published_baseline)
+    assert (mean.median, mean.low, mean.high) == pytest.approx(((4 / 1.25) ** (1 / 3),) * 3)
+    mean = results.over_kinds(found, 4, "abs-sgd", results.gradient_baseline)
     assert (mean.median, mean.low, mean.high) == pytest.approx((4 ** (1 / 3),) * 3)
     ours = results.over_kinds(found, 4, "abs-sgd", results.any_baseline)
     assert ours.median == pytest.approx(4 ** (1 / 3) / 8)
     assert results.over_kinds(found, 4, "abs-sgd:compute_point=current", results.any_baseline) is None
     text = results.headline(found)
-    assert "| 4 | unequal | `lb-bsp` | 2.00 (2.00 – 2.00) | – | `one-step-delay-balanced` | 0.25" in text
+    assert "| 4 | unequal | `local-sgd` | 1.60 (1.60 – 1.60) | `lb-bsp` | 2.00 (2.00 – 2.00) | `one-step-del" in text
+    assert "`one-step-delay-balanced` | 0.25 (0.25 – 0.25) | – |" in text
 
 
 def test_a_piece_that_fails_on_one_seed_has_no_mean(study: dict[str, ModuleType], tmp_path: Path) -> None:
