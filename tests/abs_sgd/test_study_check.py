@@ -81,8 +81,8 @@ def test_ratios_are_those_of_the_best_trained_rate(check: ModuleType) -> None:
             label=label,
             setting=setting,
             predicted_s=predicted,
-            rates=(0.07, 0.1, 0.14),
             trained_s=trained,
+            best_s=min(trained),
         )
 
     found = [
@@ -90,6 +90,6 @@ def test_ratios_are_those_of_the_best_trained_rate(check: ModuleType) -> None:
         cell("abs-sgd:compute_point=damped-prediction", 20.0, 16.0, 18.0, 99.0),
     ]
     assert check.ratios(found)[1] == [["`lb-bsp`", "unequal", "1.50", "2.00"]]
-    never = replace(found[1], trained_s=(float("inf"),) * 3)  # type: ignore[type-var]
+    never = replace(found[1], trained_s=(float("inf"),) * 3, best_s=float("inf"))  # type: ignore[type-var]
     assert check.ratios([found[0], never])[1][0][-1] == "0.00"
     assert "not reached" in check.tables([found[0], never])
