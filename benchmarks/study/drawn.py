@@ -3,9 +3,9 @@
     python benchmarks/study/drawn.py -o study/drawn --clusters 120
 
 Workers: 4, 8 or 16, each one of the GPUs of one published study; a bandwidth of 1 to 50 Gbit/s, and on every other cluster one link of a
-tenth of it; jitter of 0 to 20 %. Five algorithms (`CONTESTANTS`) at their best batch, learning rate and momentum, by steady states (docs/sweeps.md: errors of
-up to 9 % for one algorithm on one cluster, 1.4 % in the median), one seed. Printed: the share of clusters on which ABS-SGD wins, by what it
-is told apart best, and the rule checked on the half of the clusters that it was not made from.
+tenth of it; jitter of 0 to 20 %. Five algorithms (`CONTESTANTS`) at their best batch, learning rate and momentum, by steady states
+(docs/sweeps.md: errors of up to 9 % for one algorithm on one cluster, 1.4 % in the median), one seed. Printed: on how many clusters ABS-SGD
+wins, by what that is told apart best, and the rule checked on the half of the clusters that it was not made from.
 """
 
 from __future__ import annotations
