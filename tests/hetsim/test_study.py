@@ -141,3 +141,22 @@ def test_a_piece_of_another_grid_is_computed_again(study: dict[str, ModuleType],
     assert is_kept(tmp_path, "unequal", 4, one)
     place.write_text(json.dumps({"tried": tried[:-1]}), encoding="utf-8")
     assert not is_kept(tmp_path, "unequal", 4, one)
+
+
+def test_the_rule_finds_what_tells_the_clusters_apart(study: dict[str, ModuleType]) -> None:
+    """Faster exactly where an all-reduce takes over twice a critical batch's time: the rule is that, and is right everywhere."""
+    drawn = study["drawn"]
+
+    def cluster(all_reduce_s: float, spread: float, own_s: float) -> dict[str, object]:
+        features = {"all_reduce_s": all_reduce_s, "critical_s": 2.0, "spread": spread, "jitter": 0.0, "workers": 4.0}
+        times = {"s-sgd": 40.0, "lb-bsp": 20.0, "local-sgd": 20.0, "one-step-delay-balanced": None, "abs-sgd": own_s}
+        return {"features": features, "seconds": {n: None if s is None else {"seconds": s} for n, s in times.items()}}
+
+    those = [cluster(float(t), 10.0 - i % 3, 10.0 if t > 4 else 30.0) for i, t in enumerate((1, 2, 3, 5, 6, 9))]
+    rule = drawn.best_rule(those, ("s-sgd", "lb-bsp"))
+    assert (rule.quantity, rule.threshold, rule.above) == ("all-reduce / time for a critical batch", 2.0, True)
+    assert drawn.right(rule, those, ("s-sgd", "lb-bsp")) == 1.0
+    assert drawn.gain(those[0], ("s-sgd", "lb-bsp")) == pytest.approx(2 / 3)
+    assert math.isinf(drawn.gain(those[0], ("one-step-delay-balanced",)))
+    opposite = drawn.Rule(quantity=rule.quantity, threshold=rule.threshold, above=False)
+    assert drawn.right(opposite, those, ("s-sgd", "lb-bsp")) == 0.0
