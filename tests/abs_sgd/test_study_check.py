@@ -83,6 +83,7 @@ def test_ratios_are_those_of_the_best_trained_rate(check: ModuleType) -> None:
             predicted_s=predicted,
             trained_s=trained,
             best_s=min(trained),
+            there_s=predicted,
         )
 
     found = [
