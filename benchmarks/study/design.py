@@ -23,11 +23,11 @@ ROOM = 1.5  # times the samples that were needed on the cluster as it stays: roo
 
 GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
 MICRO_BATCHES = (10, 20, 40, 80, 160, 320)  # of the slowest GPU, where batches are open and the cluster sets them
-DAMPED = "compute_point=damped-prediction"
+LOCAL = "compute_point=local-prediction"
 VARIANTS = {  # of which each takes the best: local steps matter as a batch does, and compute points of our own
     "local-sgd": ("local-sgd:local_steps=4", "local-sgd", "local-sgd:local_steps=16"),
-    "one-step-delay-balanced": ("one-step-delay-balanced", f"one-step-delay-balanced:{DAMPED}"),
-    "abs-sgd": ("abs-sgd", f"abs-sgd:{DAMPED}"),
+    "one-step-delay-balanced": ("one-step-delay-balanced", f"one-step-delay-balanced:{LOCAL}"),
+    "abs-sgd": ("abs-sgd", f"abs-sgd:{LOCAL}"),
 }
 
 REFERENCE = "s-sgd"  # beside which all are followed: as far as a comparison would follow them
