@@ -109,7 +109,8 @@ def test_learning_rate_against_the_bound_of_each_delay() -> None:
         ("s-sgd", {}, 3.8),
         ("one-step-delay", {}, 0.1),
         ("abs-sgd", {"compute_point": "current"}, 0.1),
-        ("abs-sgd", {}, 1.0),  # shares that change feed the workers' own deviations back
+        ("abs-sgd", {"compute_point": "local-prediction"}, 1.0),  # the workers' own deviations feed back
+        ("abs-sgd", {}, 2.0),  # damped by half: 1 / max(γ, 1-γ)
     ):
         found = yardsticks(simulate(profile, name, options=options, updates=400), setting=own)
         assert found.rate_times_curvature == pytest.approx(2.5)
