@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from golden_tables import TABLES
+
+SSP = next(table for name, _, _, table in TABLES if name == "ssp")
+
 FIELD: list[tuple[str, dict[str, Any], int, str]] = [
     (
         # a computes 2 samples in 2 s; b is at its limit of 2 s after one of its two and stops: 3 samples in 2 + 2 s instead of 4 in 4 + 2 s
@@ -310,51 +314,10 @@ FIELD: list[tuple[str, dict[str, Any], int, str]] = [
     (
         # s_L = 0: a, a clock ahead at 6, has pushed but once: nothing is predicted, and it waits at the gate (code 3) for b's push at 7. At
         # 13 b has pushed but once; from then on a's last interval has the wait in it and is as long as b's, so no clock more would
-        # bring it nearer to a push of b, and none is granted
+        # bring it nearer to a push of b, and none is granted: the log is SSP's
         "dssp",
         {"staleness": 0, "extra": 2},
         4,
-        """
-        REDUCE  0     0    2    .    .    0    .    0    0    1    1
-        WAIT    0     0    2    .    .    0    .    0    0    1    2
-        COPY    0     2    2    0    .    0    .    0    0    1    0
-        REDUCE  1     0    2    .    .    1    .    0    0    1    1
-        WAIT    1     0    2    .    .    1    .    0    0    1    2
-        COPY    1     2    2    0    .    1    .    0    0    1    0
-        GRAD    0     2    4    0    .    .    0    2    0    1    0
-        JOIN    0     4    4    .    .    2    0    2    0    1    0
-        REDUCE  0     4    6    .    .    2    .    2    0    1    0
-        WAIT    0     4    6    .    .    2    .    0    0    1    1
-        GRAD    1     2    6    0    .    .    1    2    2    1    0
-        JOIN    1     6    6    .    .    4    1    2    0    1    0
-        STEP    2     6    6    1    0    2    .    2    2    1    0
-        REDUCE  1     6    7    .    .    4    .    2    0    1    0
-        WAIT    1     6    7    .    .    4    .    0    0    1    1
-        STEP    2     7    7    2    1    4    .    2    2    1    0
-        WAIT    0     6    7    .    .    3    .    0    0    1    3
-        REDUCE  0     7    9    .    .    3    .    0    0    1    1
-        WAIT    0     7    9    .    .    3    .    0    0    1    2
-        COPY    0     9    9    2    .    3    .    0    0    1    0
-        REDUCE  1     7    9    .    .    5    .    0    0    1    1
-        WAIT    1     7    9    .    .    5    .    0    0    1    2
-        COPY    1     9    9    2    .    5    .    0    0    1    0
-        GRAD    0     9   11    2    .    .    2    2    4    1    0
-        JOIN    0    11   11    .    .    6    2    2    0    1    0
-        REDUCE  0    11   13    .    .    6    .    2    0    1    0
-        WAIT    0    11   13    .    .    6    .    0    0    1    1
-        GRAD    1     9   13    2    .    .    3    2    6    1    0
-        JOIN    1    13   13    .    .    8    3    2    0    1    0
-        STEP    2    13   13    3    2    6    .    2    2    1    0
-        REDUCE  1    13   14    .    .    8    .    2    0    1    0
-        WAIT    1    13   14    .    .    8    .    0    0    1    1
-        STEP    2    14   14    4    3    8    .    2    2    1    0
-        WAIT    0    13   14    .    .    7    .    0    0    1    3
-        REDUCE  0    14   16    .    .    7    .    0    0    1    1
-        WAIT    0    14   16    .    .    7    .    0    0    1    2
-        COPY    0    16   16    4    .    7    .    0    0    1    0
-        REDUCE  1    14   16    .    .    9    .    0    0    1    1
-        WAIT    1    14   16    .    .    9    .    0    0    1    2
-        COPY    1    16   16    4    .    9    .    0    0    1    0
-        """,
+        SSP,
     ),
 ]
