@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,15 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from design import MAX_SAMPLES, OWN, REFERENCE, Contestant, contestants
-from joblib import Parallel, delayed
+from design import MAX_SAMPLES, OWN, Contestant, contestants
+from pieces import compute, soonest, tried
 from results import markdown
 
 from hetsim import load_profile, writing
 from hetsim.cluster import Profile
 from hetsim.compute.model import pass_model
 from hetsim.convergence.constants import constants_of
-from hetsim.sweeps.cell import run_cell
 
 GPUS = ("A100", "QuadroRTX6000", "RTX2080Ti", "T4")  # measured in one study (Sia, SOSP 2023)
 SIZES = (4, 8, 16)
@@ -43,7 +41,6 @@ CONTESTANTS = (
     "one-step-delay-balanced",
     "abs-sgd",
 )  # the soonest of the nine clusters of the study
-SEED = 0
 
 
 def draw(index: int, *overrides: str) -> Profile:
@@ -95,14 +92,8 @@ def piece(folder: Path, index: int) -> str:
 
 
 def _best(index: int, one: Contestant) -> dict[str, Any] | None:
-    tried = []
-    for value in one.values:
-        cluster = draw(index, f"{one.path}={value}").cluster()
-        beside = [label for label in (REFERENCE,) if label not in one.labels]
-        for row in run_cell(cluster, [*beside, *one.labels], "nqm", "auto", 1, SEED)[len(beside) :]:
-            if row["seconds"] is not None:
-                tried.append({"batch": value, "label": row["algorithm"], "seconds": row["seconds"]})
-    return min(tried, key=lambda t: t["seconds"], default=None)
+    best = soonest(tried(one, lambda value: draw(index, f"{one.path}={value}").cluster()))
+    return None if best is None else {key: best[key] for key in ("batch", "label", "seconds")}
 
 
 def _place(folder: Path, index: int) -> Path:
@@ -212,7 +203,7 @@ def bands(clusters: Sequence[Drawn], count: int = 5) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compute what is missing."""
+    """Compute what is missing, print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--output", required=True, metavar="DIR")
     parser.add_argument("--clusters", type=int, default=120)
@@ -221,9 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(asked.output)
     folder.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(asked.clusters) if not _place(folder, i).exists()]
-    run = Parallel(n_jobs=asked.jobs, return_as="generator_unordered", batch_size=1)
-    for done, name in enumerate(run(delayed(piece)(folder, i) for i in missing), 1):
-        print(f"{done}/{len(missing)} {name}", file=sys.stderr, flush=True)
+    compute(piece, [(folder, i) for i in missing], asked.jobs)
     print(tables(read(folder)))
     return 0
 

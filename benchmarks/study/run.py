@@ -17,19 +17,16 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import results
-from design import KINDS, MAX_SAMPLES, REFERENCE, ROOM, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
-from joblib import Parallel, delayed
+from design import KINDS, MAX_SAMPLES, ROOM, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
+from pieces import SEED, compute, soonest, tried
 
 from hetsim import compare, writing
 from hetsim.simulate import versions
-from hetsim.sweeps.cell import run_cell
-
-SEED = 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,15 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.dry_run:
         return 0
     folder.mkdir(parents=True, exist_ok=True)
-    for done, said in enumerate(_computed(folder, missing, asked.jobs), 1):
-        print(f"{done}/{len(missing)} {said}", file=sys.stderr, flush=True)
+    compute(piece, [(folder, *each) for each in missing], asked.jobs)
     print(results.tables(folder))
     return 0
-
-
-def _computed(folder: Path, missing: Sequence[tuple[str, int, Contestant]], jobs: int) -> Iterator[str]:
-    work = (delayed(piece)(folder, *each) for each in missing)
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(work)
 
 
 def _place(folder: Path, kind: str, size: int, one: Contestant) -> Path:
@@ -72,32 +63,21 @@ def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
     place = _place(folder, kind, size, one)
     if not place.exists():
         return False
-    tried = json.loads(place.read_text(encoding="utf-8"))["tried"]
-    return {(t["label"], t["batch"]) for t in tried} == {(label, v) for v in one.values for label in one.labels}
+    rows = json.loads(place.read_text(encoding="utf-8"))["tried"]
+    return {(row["label"], row["batch"]) for row in rows} == {(label, v) for v in one.values for label in one.labels}
 
 
 def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
     """One algorithm on one cluster: choose its batch, repeat the run, keep both."""
-    tried = [
-        {"label": label, "batch": value} | _first_seed(kind, size, one.path, value, label)
-        for value in one.values
-        for label in one.labels
-    ]
-    reached = [t for t in tried if t["seconds"] is not None]
-    best = min(reached, key=lambda t: t["seconds"]) if reached else None
+    rows = tried(one, lambda value: after_changes(profile_of(kind, size, one.path, value).cluster()))
+    best = soonest(rows)
     document: dict[str, Any] = {
         "kind": kind, "size": size, "name": one.name, "path": one.path, "seed": SEED, "versions": versions(),
-        "tried": tried, "best": None if best is None else _repeated(kind, size, one.path, best),
+        "tried": rows, "best": None if best is None else _repeated(kind, size, one.path, best),
     }  # fmt: skip
     writing.write_file(_place(folder, kind, size, one), json.dumps(document, indent=1, allow_nan=False) + "\n")
     seconds = None if document["best"] is None else document["best"]["row"]["seconds"]
     return f"{kind} {size} {one.name}: " + ("not reached" if seconds is None else f"{seconds:.0f} s")
-
-
-def _first_seed(kind: str, size: int, path: str, value: int, label: str) -> dict[str, Any]:
-    cluster = after_changes(profile_of(kind, size, path, value).cluster())
-    row = run_cell(cluster, [*({REFERENCE} - {label}), label], "nqm", "auto", 1, SEED)[-1]
-    return {key: row[key] for key in ("seconds", "samples_to_target", "learning_rate", "momentum", "method")}
 
 
 def _repeated(kind: str, size: int, path: str, best: dict[str, Any]) -> dict[str, Any]:
