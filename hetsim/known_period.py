@@ -15,8 +15,8 @@ from hetsim.errors import RunTooLongError
 from hetsim.kept import Kept
 from hetsim.labels import Contender
 from hetsim.schedule.table import Schedule
-from hetsim.simulate import Result, simulate
-from hetsim.steady_run import Line, most_rows, steady_window
+from hetsim.simulate import Result
+from hetsim.steady_run import Line, beginning, steady_window
 
 WITHIN = 0.01  # ± share of the period that is good enough
 FIRST_UPDATES, FIRST_ROUNDS = (
@@ -48,7 +48,7 @@ def run_of(cluster: Cluster, contender: Contender, seed: int, profile_yaml: str 
 def until_known(cluster: Cluster, contender: Contender, seed: int) -> Result:
     """One algorithm simulated until its period is known within `WITHIN`, or as far as `WORK` and `SERVED` go.
 
-    Raises RunTooLongError where already the first updates take more operations than a short run has (`hetsim.steady_run.most_rows`).
+    Raises RunTooLongError where already the first updates take more operations than a short run has (`hetsim.steady_run.beginning`).
     """
     algorithm = contender.algorithm(cluster.options)
     updates, most = FIRST_ROUNDS if algorithm.counts_rounds else FIRST_UPDATES, WORK // cluster.n
@@ -57,19 +57,16 @@ def until_known(cluster: Cluster, contender: Contender, seed: int) -> Result:
     known: Result | None = None
     while True:
         try:
-            result = simulate(
-                cluster, algorithm, seed=seed, updates=updates, verify=False, most_rows=most_rows(cluster, updates)
-            )
+            known = beginning(cluster, algorithm, seed, updates)
         except RunTooLongError:
             if known is None:
                 raise
             return known
-        known = result
-        points = progress_of(result.schedule)
+        points = progress_of(known.schedule)
         window = steady_window(points, cluster)
         error = None if window is None else Line.through(points, window).error
         if (error is not None and error <= WITHIN) or updates >= most:
-            return result
+            return known
         least, largest = GROWTH
         wanted = least if error is None else 1.2 * (error / WITHIN) ** 2  # the error falls with the root of the updates
         updates = min(most, math.ceil(updates * min(max(wanted, least), largest)))

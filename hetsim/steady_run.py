@@ -70,9 +70,10 @@ def first_updates(algorithm: Algorithm) -> int:
     return ROUNDS if algorithm.counts_rounds else UPDATES
 
 
-def most_rows(cluster: Cluster, updates: int) -> int:
-    """Operations of a short run at most: where workers compute on for ever during one transfer, it would not be short."""
-    return MOST_ROWS + ROWS_EACH * updates * cluster.n
+def beginning(cluster: Cluster, algorithm: Algorithm, seed: int, updates: int) -> Result:
+    """The first updates. Raises RunTooLongError where they are no short run: workers compute on for very long during one transfer."""
+    most = MOST_ROWS + ROWS_EACH * updates * cluster.n
+    return simulate(cluster, algorithm, seed=seed, updates=updates, verify=False, most_rows=most)
 
 
 def short(
@@ -83,16 +84,8 @@ def short(
     It is followed as far as `compare` would where another takes `best_s`, and by less than as far again.
     """
     algorithm = contender.algorithm(task.cluster.options)
-    updates = first_updates(algorithm)
     try:
-        result = simulate(
-            task.cluster,
-            algorithm,
-            seed=seed,
-            updates=updates,
-            verify=False,
-            most_rows=most_rows(task.cluster, updates),
-        )
+        result = beginning(task.cluster, algorithm, seed, first_updates(algorithm))
     except RunTooLongError:
         return None
     run = SteadyRun.of(task, result)
