@@ -6,6 +6,7 @@ Steps carry their formula with its numbers; where an algorithm or its options ha
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,20 +158,21 @@ class Period:
     def closed(self) -> tuple[Figures | None, str]:
         """The closed form of this algorithm, or why there is none."""
         name = self.algorithm.name
-        forms = {
-            "s-sgd": self.synchronous,
-            "lb-bsp": self.synchronous,
-            "one-step-delay": self.delayed,
-            "one-step-delay-balanced": self.delayed,
-            "local-sgd": self.averaging,
-            "asgd": self.served,
-            "ssp": self.served,
-            "abs-sgd": self.open,
+        forms: dict[str, Callable[[Period], Figures]] = {
+            "s-sgd": Period.synchronous,
+            "lb-bsp": Period.synchronous,
+            "one-step-delay": Period.delayed,
+            "one-step-delay-balanced": Period.delayed,
+            "local-sgd": Period.averaging,
+            "asgd": Period.served,
+            "ssp": Period.served,
+            "abs-sgd": Period.open,
+            **FORMS,
         }
-        if name not in forms and name not in FORMS:
+        if name not in forms:
             return None, f"no closed form is known here for {name}"
         try:
-            return (forms[name]() if name in forms else FORMS[name](self)), ""
+            return forms[name](self), ""
         except UsageError as none:
             return None, str(none)
 
