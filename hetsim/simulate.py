@@ -93,8 +93,7 @@ def simulate(
     `cluster`: a Profile or a Cluster. `options` go over the profile's for this algorithm. The run ends after `updates` updates or
     `max_samples` samples (default: the profile's training.max_samples), whichever is given. Same seed, same Schedule, to the byte.
     Raises UsageError for an unknown algorithm or option, RunTooLongError where the log gets longer than `most_rows` (default: than memory
-    should hold), DeadlockError,
-    ScheduleError where `verify` finds a broken promise.
+    should hold), DeadlockError, ScheduleError where `verify` finds a broken promise.
 
     >>> from hetsim import load_profile, simulate
     >>> simulate(load_profile("mixed-gpu-4"), "s-sgd", updates=10).timing.updates

@@ -73,9 +73,8 @@ class _Run:
         self.moments = Moments(program.rows, settings * nodes)
         self.moments.start(START, np.tile(quadratic.start, settings))
         self.lengths = lengths_of(quadratic, learning_rate, momentum, rule.weight_decay)
-        self.steps: dict[
-            int, list[float]
-        ] = {}  # v row -> rate factors of the steps that have not lengthened weights yet
+        # v row -> rate factors of the steps that have not lengthened weights yet
+        self.steps: dict[int, list[float]] = {}
         self.left = 0  # steps of before, fewer than replicas, that have not either
         self.pending: dict[int, list[tuple[float, float, float]]] = defaultdict(list)  # x row -> steps not yet done
         self.velocity: dict[int, int] = {}  # x row -> v row of its pending steps

@@ -162,14 +162,8 @@ class _Keeper:
         progress: Progress | None,
         watch: Watch | None,
     ) -> None:
-        self.place, self.found, self.todo, self.total, self.progress, self.watch = (
-            place,
-            found,
-            todo,
-            total,
-            progress,
-            watch,
-        )
+        self.place, self.found, self.todo, self.total = place, found, todo, total
+        self.progress, self.watch = progress, watch
         self.fresh: dict[str, Rows] = {}
         self.kept_s = time.monotonic()
         self._tell("")

@@ -73,25 +73,25 @@ def _axis(which: str, title: str, known: tuple[Choice, ...], default: int) -> st
 
 
 def _free(which: str) -> str:
-    path = st.text_input(
+    path = _typed(
+        f"{which}-path",
         "Path of the field",
-        _kept(f"{which}-path", ""),
         max_chars=200,
-        key=f"map-{which}-path",
         placeholder="workers.d.samples_per_s",
         help="As --set and hetsim sweep take it: workers.d.samples_per_s, training.momentum, algorithms.s-sgd.overlap.",
-    ).strip()
-    values = st.text_input(
+    )
+    values = _typed(
+        f"{which}-values",
         "Values",
-        _kept(f"{which}-values", ""),
         max_chars=1000,
-        key=f"map-{which}-values",
         placeholder="100..800:5:log  or  100,200,400",
         help=f"A list with commas, or low..high:count, with :log for equal ratios, :whole for whole numbers; up to {MOST_VALUES} values.",
-    ).strip()
-    _keep(f"{which}-path", path)
-    _keep(f"{which}-values", values)
+    )
     return f"{path}={values}" if path and values else ""
+
+
+def _typed(name: str, label: str, **more: Any) -> str:
+    return str(_keep(name, st.text_input(label, _kept(name, ""), key=f"map-{name}", **more).strip()))
 
 
 def _range(which: str, choice: Choice) -> str:
