@@ -149,8 +149,8 @@ def _show(order: PlanOrder, p: Plan) -> None:
     found = planning.figures(p)
     for place, figure in zip(st.columns(len(found)), found, strict=True):
         place.metric(figure.label, figure.value, help=said(figure.means), border=True)
-    for note in cost_notes({name: plain(tariff) for name, tariff in p.tariffs.items()}):
-        st.caption(said(f"{note[:1].upper()}{note[1:]}."))
+    notes = cost_notes({name: plain(tariff) for name, tariff in p.tariffs.items()})
+    st.caption(said(" ".join(f"{note[:1].upper()}{note[1:]}." for note in notes)))
     st.subheader("Every worker's part")
     _table(planning.workers(p), planning.WORKER_MEANS, "What every worker computes in an update, and its memory")
     for use in planning.tight(p):
