@@ -366,38 +366,3 @@ def test_all_workers_of_streaming_diloco_hold_the_same_outer_parameters() -> Non
     assert sorted(set(s.first[mixes].tolist())) == [0, 1, 2, 3]
     for source in range(40):
         assert set(s.first[mixes[s.source[mixes] == source]].tolist()) == {source % 4}
-
-
-def test_dasgd_without_delay_is_local_sgd() -> None:
-    for beta, c in ((0.0, three()), (0.9, three(dataset_samples=101))):
-        mine, theirs = (
-            schedule("dasgd", c, 12, delay_steps=0, local_steps=5),
-            schedule("local-sgd", c, 12, local_steps=5),
-        )
-        assert mine.end_s.tobytes() == theirs.end_s.tobytes() and mine.scale.tobytes() == theirs.scale.tobytes()
-        assert losses(mine, beta) == pytest.approx(losses(theirs, beta), rel=1e-9)
-
-
-def test_dasgd_keeps_the_steps_made_meanwhile() -> None:
-    """Without noise and with one worker an average is what was sent: merging it late changes nothing at all."""
-    c = three((30.0,), bandwidths=[2e6])
-    late, plain = (losses(schedule("dasgd", c, 10, delay_steps=d), 0.5) for d in (5, 0))
-    one = losses(schedule("s-sgd", c, 8 * 10 + 5), 0.5)
-    assert plain[1:] == pytest.approx(one[8:81:8], rel=1e-9)  # after every eighth step
-    assert late[1:] == pytest.approx(one[13:86:8], rel=1e-9)  # five steps later
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.lists(st.floats(20, 2000), min_size=2, max_size=5), st.integers(1, 4), st.floats(0.05, 0.99))
-def test_dasgd_hides_an_average_that_takes_no_longer_than_its_delay(
-    speeds: list[float], delay: int, share: float
-) -> None:
-    """The slowest never waits where C ≤ d·t_slow: n·b / max t_i samples/s."""
-    n, b = len(speeds), 16
-    slow = b / min(speeds)
-    size = share * delay * slow * n * 1e6 / (2 * (n - 1))
-    c = cluster(speeds, bandwidths=[1e6] * n, gradient_bytes=size, global_batch_samples=n * b)
-    s = schedule("dasgd", c, 12, delay_steps=delay, local_steps=delay + 2)
-    grads = s.rows(Kind.GRAD)
-    mine = grads[s.worker[grads] == min(range(n), key=lambda i: speeds[i])]
-    assert s.end_s[mine] == pytest.approx(slow * np.arange(1, len(mine) + 1), rel=1e-9)

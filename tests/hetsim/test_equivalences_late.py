@@ -1,4 +1,4 @@
-"""DC-S3GD, DSSP and Prague under their exact conditions, and what they do beyond them by hand or by properties."""
+"""DC-S3GD, DaSGD, DSSP and Prague under their exact conditions, and what they do beyond them by hand or by properties."""
 
 from __future__ import annotations
 
@@ -222,3 +222,41 @@ def test_a_straggler_holds_up_few() -> None:
     held, filtered = steps(group_size=6), steps(group_size=3, slack=1)
     assert max(held) <= min(held) + 1
     assert min(filtered[:5]) > 5 * filtered[5]
+
+
+# ---- DaSGD ----------------------------------------------------------------------------------------------------------------
+
+
+def test_dasgd_without_delay_is_local_sgd() -> None:
+    for beta, c in ((0.0, three()), (0.9, three(dataset_samples=101))):
+        mine, theirs = (
+            schedule("dasgd", c, 12, delay_steps=0, local_steps=5),
+            schedule("local-sgd", c, 12, local_steps=5),
+        )
+        assert mine.end_s.tobytes() == theirs.end_s.tobytes() and mine.scale.tobytes() == theirs.scale.tobytes()
+        assert losses(mine, beta) == pytest.approx(losses(theirs, beta), rel=1e-9)
+
+
+def test_dasgd_keeps_the_steps_made_meanwhile() -> None:
+    """Without noise and with one worker an average is what was sent: merging it late changes nothing at all."""
+    c = three((30.0,), bandwidths=[2e6])
+    late, plain = (losses(schedule("dasgd", c, 10, delay_steps=d), 0.5) for d in (5, 0))
+    one = losses(schedule("s-sgd", c, 8 * 10 + 5), 0.5)
+    assert plain[1:] == pytest.approx(one[8:81:8], rel=1e-9)  # after every eighth step
+    assert late[1:] == pytest.approx(one[13:86:8], rel=1e-9)  # five steps later
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(20, 2000), min_size=2, max_size=5), st.integers(1, 4), st.floats(0.05, 0.99))
+def test_dasgd_hides_an_average_that_takes_no_longer_than_its_delay(
+    speeds: list[float], delay: int, share: float
+) -> None:
+    """The slowest never waits where C ≤ d·t_slow: n·b / max t_i samples/s."""
+    n, b = len(speeds), 16
+    slow = b / min(speeds)
+    size = share * delay * slow * n * 1e6 / (2 * (n - 1))
+    c = cluster(speeds, bandwidths=[1e6] * n, gradient_bytes=size, global_batch_samples=n * b)
+    s = schedule("dasgd", c, 12, delay_steps=delay, local_steps=delay + 2)
+    grads = s.rows(Kind.GRAD)
+    mine = grads[s.worker[grads] == min(range(n), key=lambda i: speeds[i])]
+    assert s.end_s[mine] == pytest.approx(slow * np.arange(1, len(mine) + 1), rel=1e-9)
