@@ -18,17 +18,16 @@ folder.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import pieces
 import torch
 from design import GLOBAL_BATCHES, KINDS, after_changes, profile_of
 from judged_networks import network
@@ -97,12 +96,14 @@ def _cheaper(worker: Worker, factor: float) -> Worker:
 
 def cells(study: Path, known: Convergence) -> Iterable[tuple[str, str, Cluster]]:
     """Kind, label and cluster of the twelve, with the study's batches. Raises SystemExit where the study lacks one."""
-    for kind, prefix in KINDS.items():
+    found = {(each["kind"], each["name"]): each for each in pieces.read(study) if each["size"] == SIZE}
+    for kind in KINDS:
         for name in CHECKED:
-            place = study / f"{prefix}-{SIZE}.{name}.json"
-            if not place.exists():
-                raise SystemExit(f"{place} is missing: run benchmarks/study/run.py -o {study} --sizes {SIZE} first")
-            document: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+            if (kind, name) not in found:
+                raise SystemExit(
+                    f"{study} lacks {name} ({kind}): run benchmarks/study/run.py -o {study} --sizes {SIZE} first"
+                )
+            document = found[kind, name]
             best = document["best"]
             assert best is not None, f"{name} did not reach the target on {kind}"
             cluster = after_changes(profile_of(kind, SIZE, document["path"], best["batch"]).cluster())
@@ -194,7 +195,7 @@ def seconds(value: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train what is missing, print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("study", type=Path, help="folder of run.py")
+    parser.add_argument("study", type=Path, help="folder of run.py, or found.jsonl")
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="a file for every Schedule trained"
     )

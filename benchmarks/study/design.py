@@ -18,6 +18,7 @@ from hetsim.cluster.spec import Cluster, Link, Worker
 KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
 SIZES = (4, 8, 16)
 SEEDS = 5
+LONG = 40_000  # updates to the target, beyond which a run is not repeated: one seed; on all clusters such methods are far behind
 MAX_SAMPLES = 10_000_000  # twice the profiles'; who is on the way is followed further, up to several times S-SGD's time
 ROOM = 1.5  # times the samples that were needed on the cluster as it stays: room for those of a changing one
 

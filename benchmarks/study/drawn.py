@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pieces
 from design import MAX_SAMPLES, OWN, Contestant, contestants
 from pieces import compute, soonest, tried
 from results import markdown
@@ -98,11 +99,6 @@ def _best(index: int, one: Contestant) -> dict[str, Any] | None:
 
 def _place(folder: Path, index: int) -> Path:
     return folder / f"drawn-{index:04d}.json"
-
-
-def read(folder: Path) -> list[Mapping[str, Any]]:
-    """All clusters there are."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("drawn-*.json"))]
 
 
 # ---- the rule ------------------------------------------------------------------------------------------------------------------------
@@ -208,12 +204,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", required=True, metavar="DIR")
     parser.add_argument("--clusters", type=int, default=120)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write all clusters into one file")
     asked = parser.parse_args(arguments)
     folder = Path(asked.output)
     folder.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(asked.clusters) if not _place(folder, i).exists()]
     compute(piece, [(folder, i) for i in missing], asked.jobs)
-    print(tables(read(folder)))
+    found = pieces.read(folder)
+    if asked.keep is not None:
+        pieces.keep(found, asked.keep)
+    print(tables(found))
     return 0
 
 

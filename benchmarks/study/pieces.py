@@ -1,19 +1,25 @@
-"""What `run.py` and `drawn.py` share: every batch and variant of a contestant on one seed, and pieces computed in parallel."""
+"""What the study's scripts share: every batch and variant of a contestant on one seed, pieces computed in parallel, kept and read.
+
+A piece is a JSON file in a folder while it is computed; a whole study is kept in one file, a piece a line.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from design import REFERENCE, Contestant
 from joblib import Parallel, delayed
 
+from hetsim import writing
 from hetsim.cluster.spec import Cluster
 from hetsim.sweeps.cell import run_cell
 
 SEED = 0
-FIGURES = ("seconds", "samples_to_target", "learning_rate", "momentum", "method")
+FIGURES = ("seconds", "samples_to_target", "updates_to_target", "learning_rate", "momentum", "method")
 
 
 def tried(one: Contestant, cluster_at: Callable[[int], Cluster]) -> list[dict[str, Any]]:
@@ -37,3 +43,31 @@ def compute(piece: Callable[..., str], missing: Sequence[tuple[Any, ...]], jobs:
     run = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)
     for done, said in enumerate(run(delayed(piece)(*each) for each in missing), 1):
         print(f"{done}/{len(missing)} {said}", file=sys.stderr, flush=True)
+
+
+def read(place: Path) -> list[dict[str, Any]]:
+    """All pieces of a folder, or of the file that `keep` wrote. Raises SystemExit where there are none, or what is there is none."""
+    if place.is_dir():
+        found = [(path, path.read_text(encoding="utf-8")) for path in sorted(place.glob("*.json"))]
+    elif place.exists():
+        found = [(place, line) for line in place.read_text(encoding="utf-8").splitlines()]
+    else:
+        raise SystemExit(f"{place}: no such folder or file")
+    if not found:
+        raise SystemExit(f"{place}: no pieces there")
+    return [_parsed(path, text) for path, text in found]
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise SystemExit(f"{path}: not a piece ({error}); delete it and run again") from None
+    if not isinstance(document, dict):
+        raise SystemExit(f"{path}: not a piece; delete it and run again")
+    return document
+
+
+def keep(documents: Sequence[dict[str, Any]], place: Path) -> None:
+    """In one file, a piece a line."""
+    writing.write_file(place, "".join(json.dumps(each, allow_nan=False) + "\n" for each in documents))

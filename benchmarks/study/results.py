@@ -1,6 +1,8 @@
 """What the study found, from the pieces in its folder: tables in Markdown.
 
-    python benchmarks/study/results.py study
+    python benchmarks/study/results.py study                                        # the folder of run.py
+    python benchmarks/study/results.py study --keep benchmarks/study/found.jsonl    # and all of it in one file
+    python benchmarks/study/results.py benchmarks/study/found.jsonl                 # what docs/study.md shows
 
 Ratios are of times to target on the same seed (`hetsim.intervals.paired_ratio`): median, and the range over five seeds, which holds the
 median in 93.8 % of cases. Luck is all that varies in it; other clusters vary more (`drawn.py`).
@@ -8,15 +10,15 @@ median in 93.8 % of cases. Luck is all that varies in it; other clusters vary mo
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from design import ABLATION, ABLATION_LITERAL, KINDS, LITERAL, OWN, SEEDS, SIZES, published, published_gradient
+import pieces as kept
+from design import ABLATION, ABLATION_LITERAL, KINDS, LITERAL, OWN, SIZES, published, published_gradient
 
 from hetsim.intervals import Interval, interval, paired_ratio
 
@@ -32,7 +34,8 @@ PARTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One algorithm on one cluster at its best batch. `seconds`: by seed, infinite where the target was not reached."""
+    """One algorithm on one cluster at its best batch. `seconds`: by seed, infinite where the target was not reached; one seed where runs
+    are long."""
 
     kind: str
     size: int
@@ -49,16 +52,17 @@ class Piece:
         return not self.name.startswith(OWN)
 
 
-def read(folder: Path) -> list[Piece]:
-    """All pieces there are."""
-    return [_piece(json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+def read(place: Path) -> list[Piece]:
+    """All pieces there are, in a folder or in one file."""
+    return [_piece(document) for document in kept.read(place)]
 
 
 def _piece(document: dict[str, Any]) -> Piece:
     best = document["best"]
-    found = [] if best is None else best["seconds_by_seed"]  # one alone where the first seed did not reach it
-    seconds = tuple(math.inf if s is None else float(s) for s in found) if len(found) == SEEDS else (math.inf,) * SEEDS
-    return Piece(kind=document["kind"], size=document["size"], name=document["name"], seconds=seconds, best=best)
+    seeds, found = (1, []) if best is None else (best["seeds"], best["seconds_by_seed"])
+    seconds = [math.inf if s is None else float(s) for s in found]  # one alone where the first seed did not reach it
+    whole = seconds if len(seconds) == seeds else [math.inf] * seeds
+    return Piece(kind=document["kind"], size=document["size"], name=document["name"], seconds=tuple(whole), best=best)
 
 
 def cluster(pieces: Sequence[Piece], kind: str, size: int) -> list[Piece]:
@@ -73,11 +77,12 @@ def best_of(pieces: Iterable[Piece], which: Callable[[Piece], bool]) -> Piece | 
 
 
 def ratio(pieces: Sequence[Piece], than: Piece | None, name: str) -> Interval | None:
-    """How many times faster `name` is than another, on the same seeds; None where neither reached."""
+    """How many times faster `name` is than another, on the seeds that both have; None where neither reached."""
     own = next((p for p in pieces if p.name == name), None)
     if own is None or than is None or own.best is None or than.best is None:
         return None
-    return paired_ratio(than.seconds, own.seconds)
+    both = min(len(own.seconds), len(than.seconds))
+    return paired_ratio(than.seconds[:both], own.seconds[:both])
 
 
 def over_kinds(pieces: Sequence[Piece], size: int, name: str, which: Callable[[Piece], bool]) -> Interval | None:
@@ -91,8 +96,8 @@ def over_kinds(pieces: Sequence[Piece], size: int, name: str, which: Callable[[P
         own, than = next((p for p in those if p.name == name), None), best_of(those, which)
         if own is None or than is None or not all(map(math.isfinite, (*own.seconds, *than.seconds))):
             return None
-        logs.append([math.log(b / a) for a, b in zip(own.seconds, than.seconds, strict=True)])
-    return interval([math.exp(sum(each) / len(each)) for each in zip(*logs, strict=True)])
+        logs.append([math.log(b / a) for a, b in zip(own.seconds, than.seconds, strict=False)])
+    return interval([math.exp(sum(each) / len(each)) for each in zip(*logs, strict=False)])
 
 
 def any_baseline(piece: Piece) -> bool:
@@ -117,12 +122,10 @@ COMPARED: tuple[tuple[str, Callable[[Piece], bool]], ...] = (
 )
 
 
-def tables(folder: Path) -> str:
+def tables(pieces: Sequence[Piece]) -> list[str]:
     """Everything, as Markdown."""
-    pieces = read(folder)
     parts = [headline(pieces), ablation(pieces)]
-    parts += [details(pieces, kind, size) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)]
-    return "\n\n".join(parts)
+    return parts + [details(pieces, kind, size) for size in SIZES for kind in KINDS if cluster(pieces, kind, size)]
 
 
 def headline(pieces: Sequence[Piece]) -> str:
@@ -174,7 +177,7 @@ def details(pieces: Sequence[Piece], kind: str, size: int) -> str:
         row, spread = piece.best["row"], interval(piece.seconds)
         label = piece.best["label"]
         rows.append(
-            [name if label == piece.name else f"`{label}`", f"{spread.median:.0f} ({_number(spread.low)} – {_number(spread.high)})",
+            [name if label == piece.name else f"`{label}`", _with_range(spread, 0),
              f"{row['learning_rate']:.3g}, {row['momentum']:g}", f"{row['batch_samples']:,.0f}", f"{row['updates']:,.0f}",
              f"{row['samples_per_s']:,.0f}", f"{100 * row['utilisation']:.0f} %",
              "" if row["over_least"] is None else f"{row['over_least']:.2f}"]
@@ -188,15 +191,22 @@ def said(found: Interval | None) -> str:
         return "–"
     if found.median == 0.0:
         return "not reached"
-    return f"{found.median:.2f} ({_number(found.low, 2)} – {_number(found.high, 2)})"
+    return _with_range(found, 2)
+
+
+def _with_range(found: Interval, digits: int) -> str:
+    """A single seed has no range."""
+    if found.low is None or found.high is None:
+        return _number(found.median, digits)
+    return f"{_number(found.median, digits)} ({_number(found.low, digits)} – {_number(found.high, digits)})"
 
 
 def _named(piece: Piece | None) -> str:
     return "–" if piece is None else f"`{piece.name}`"
 
 
-def _number(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else "∞" if math.isinf(value) else f"{value:.{digits}f}"
+def _number(value: float, digits: int) -> str:
+    return "∞" if math.isinf(value) else f"{value:.{digits}f}"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -205,5 +215,18 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; keep all pieces in one file where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("study", type=Path, help="folder of run.py, or the file that --keep wrote")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write all pieces into one file")
+    asked = parser.parse_args(arguments)
+    found = kept.read(asked.study)
+    if asked.keep is not None:
+        kept.keep(found, asked.keep)
+    print("\n\n".join(tables([_piece(each) for each in found])))
+    return 0
+
+
 if __name__ == "__main__":
-    print(tables(Path(sys.argv[1])))
+    raise SystemExit(main())

@@ -70,7 +70,10 @@ def pieces(
     folder: Path, study: dict[str, ModuleType], seconds: dict[tuple[str, str], list[float | None]]
 ) -> list[object]:
     for (kind, name), by_seed in seconds.items():
-        best = None if not by_seed else {"label": name, "batch": 1, "seconds_by_seed": by_seed, "row": {}}
+        seeds = 1 if name == "ssp" else study["design"].SEEDS
+        best = (
+            None if not by_seed else {"label": name, "batch": 1, "seeds": seeds, "seconds_by_seed": by_seed, "row": {}}
+        )
         text = json.dumps({"kind": kind, "size": 4, "name": name, "best": best})
         (folder / f"{kind}.{name}.json").write_text(text, encoding="utf-8")
     found: list[object] = study["results"].read(folder)
@@ -117,6 +120,52 @@ def test_a_piece_that_fails_on_one_seed_has_no_mean(study: dict[str, ModuleType]
     assert results.over_kinds(found, 4, "abs-sgd", results.any_baseline) is None
     there = results.cluster(found, "unequal", 4)
     assert results.ratio(there, results.best_of(there, results.any_baseline), "abs-sgd").low == 0.0
+
+
+def test_a_long_run_has_one_seed_and_is_compared_on_it_alone(study: dict[str, ModuleType], tmp_path: Path) -> None:
+    results = study["results"]
+    of = {("unequal", "abs-sgd"): [1.0, 9.0, 9.0, 9.0, 9.0], ("unequal", "ssp"): [4.0], ("unequal", "lb-bsp"): [4.0]}
+    found = pieces(tmp_path, study, dict(of))
+    there = results.cluster(found, "unequal", 4)
+    seconds = {p.name: p.seconds for p in there}
+    assert (
+        seconds["ssp"] == (4.0,) and seconds["lb-bsp"] == (math.inf,) * 5
+    )  # lb-bsp's first of five seeds alone: not reached
+    assert results.said(results.ratio(there, there[0], "abs-sgd")) == "4.00"
+
+
+def test_pieces_in_one_file_are_those_of_the_folder(
+    study: dict[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = {("unequal", name): [s] * 5 for name, s in (("abs-sgd", 2.0), ("lb-bsp", 3.0), ("s-sgd", 5.0))}
+    pieces(tmp_path, study, dict(of))
+    for place in tmp_path.glob("*.json"):  # whole rows, as run.py writes them
+        document = json.loads(place.read_text(encoding="utf-8"))
+        row = {
+            "learning_rate": 0.1,
+            "momentum": 0.9,
+            "batch_samples": 8,
+            "updates": 9,
+            "samples_per_s": 7.0,
+            "utilisation": 0.5,
+        }
+        document["best"]["row"] = row | {"over_least": 1.5}
+        place.write_text(json.dumps(document), encoding="utf-8")
+    one = tmp_path / "found.jsonl"
+    assert study["results"].main([str(tmp_path), "--keep", str(one)]) == 0
+    first = capsys.readouterr().out
+    assert study["results"].main([str(one)]) == 0
+    assert capsys.readouterr().out == first
+    assert "| 4 | unequal | `lb-bsp` | 1.50 (1.50 – 1.50) |" in first
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]"])
+def test_a_torn_piece_is_named(study: dict[str, ModuleType], tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match="x.json: not a piece"):
+        study["results"].read(tmp_path)
+    with pytest.raises(SystemExit, match="no such folder"):
+        study["results"].read(tmp_path / "nothing")
 
 
 def test_drawn_clusters_are_the_same_every_time_and_differ(study: dict[str, ModuleType]) -> None:
