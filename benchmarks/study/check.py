@@ -106,7 +106,7 @@ def cells(study: Path, known: Convergence) -> Iterable[tuple[str, str, Cluster]]
             document = found[kind, name]
             best = document["best"]
             assert best is not None, f"{name} did not reach the target on {kind}"
-            cluster = after_changes(profile_of(kind, SIZE, document["path"], best["batch"]).cluster())
+            cluster = after_changes(profile_of(kind, SIZE, document["path"], best["batch"], MAX_SAMPLES).cluster())
             yield kind, best["label"], cheaper(cluster, known)[0]
 
 

@@ -18,8 +18,9 @@ from hetsim.cluster.spec import Cluster, Link, Worker
 KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
 SIZES = (4, 8, 16)
 SEEDS = 5
-LONG = 40_000  # updates to the target, beyond which a run is not repeated: one seed; on all clusters such methods are far behind
+LONG = 24_000  # updates to the target, beyond which a run is not repeated: one seed; on all clusters such methods are far behind
 MAX_SAMPLES = 10_000_000  # twice the profiles'; who is on the way is followed further, up to several times S-SGD's time
+LITERAL_MAX_SAMPLES = 300_000_000  # a delay at the literal compute point needs up to thirty times the samples
 ROOM = 1.5  # times the samples that were needed on the cluster as it stays: room for those of a changing one
 
 GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -46,6 +47,7 @@ class Contestant:
     labels: tuple[str, ...]
     path: str
     values: tuple[int, ...]
+    max_samples: int
 
 
 def contestants() -> tuple[Contestant, ...]:
@@ -58,7 +60,8 @@ def contestants() -> tuple[Contestant, ...]:
 def _contestant(name: str, labels: tuple[str, ...]) -> Contestant:
     is_open = registry()[name.partition(":")[0]].split == "open"
     path, values = ("micro", MICRO_BATCHES) if is_open else ("global", GLOBAL_BATCHES)
-    return Contestant(name=name, labels=labels, path=f"training.{path}_batch_samples", values=values)
+    most = LITERAL_MAX_SAMPLES if name in (LITERAL, ABLATION_LITERAL) else MAX_SAMPLES
+    return Contestant(name=name, labels=labels, path=f"training.{path}_batch_samples", values=values, max_samples=most)
 
 
 def published(name: str) -> bool:
@@ -80,7 +83,7 @@ def published_gradient(name: str) -> bool:
     return published(name) and name.partition(":")[0] not in AVERAGING
 
 
-def profile_of(kind: str, size: int, path: str, value: int, max_samples: int = MAX_SAMPLES) -> Profile:
+def profile_of(kind: str, size: int, path: str, value: int, max_samples: int) -> Profile:
     """One cluster with one batch."""
     return load_profile(f"{KINDS[kind]}-{size}", overrides=[f"{path}={value}", f"training.max_samples={max_samples}"])
 

@@ -6,7 +6,7 @@
 1. **Choose.** Every algorithm with every batch of its grid on one seed, learning rate and momentum tuned for each: steady states
    (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept.
 2. **Repeat.** At that batch the whole run, as `hetsim compare` does it, changes included: tuned on the first of five seeds, repeated on the
-   others. All algorithms meet the same luck on the same seed. Where over 40,000 updates are expected one seed must do.
+   others. All algorithms meet the same luck on the same seed. Where over 24,000 updates are expected one seed must do.
 
 Each piece is a file of its own in the folder, so a run that was stopped goes on where it was; Ctrl-C loses the pieces under way.
 """
@@ -69,7 +69,7 @@ def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
 
 def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
     """One algorithm on one cluster: choose its batch, repeat the run, keep both."""
-    rows = tried(one, lambda value: after_changes(profile_of(kind, size, one.path, value).cluster()))
+    rows = tried(one, lambda value: after_changes(profile_of(kind, size, one.path, value, one.max_samples).cluster()))
     best = soonest(rows)
     document: dict[str, Any] = {
         "kind": kind, "size": size, "name": one.name, "path": one.path, "seed": SEED, "versions": versions(),
