@@ -18,9 +18,11 @@ from hetsim.cluster.spec import Cluster, Link, Worker
 KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
 SIZES = (4, 8, 16)
 SEEDS = 5
-LONG = 24_000  # updates to the target, beyond which a run is not repeated: one seed; on all clusters such methods are far behind
+LONG = 10_000  # updates to the target, beyond which a run is not repeated: one seed; on all clusters such methods are far behind
 MAX_SAMPLES = 10_000_000  # twice the profiles'; who is on the way is followed further, up to several times S-SGD's time
-LITERAL_MAX_SAMPLES = 300_000_000  # a delay at the literal compute point needs up to thirty times the samples
+LITERAL_MAX_SAMPLES = (
+    300_000_000  # a delay at the literal compute point needs up to thirty times the samples, however long it takes
+)
 ROOM = 1.5  # times the samples that were needed on the cluster as it stays: room for those of a changing one
 
 GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -37,6 +39,7 @@ OWN = "abs-sgd"
 LITERAL = "abs-sgd:compute_point=current"
 ABLATION = "one-step-delay-balanced"
 ABLATION_LITERAL = "one-step-delay-balanced:compute_point=current"
+FOLLOWED_ALONE = ("one-step-delay", ABLATION_LITERAL, LITERAL)  # to the target, whatever S-SGD takes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ class Contestant:
     path: str
     values: tuple[int, ...]
     max_samples: int
+    beside: tuple[str, ...]
+    """What it is followed beside: as far as a comparison of the two would."""
 
 
 def contestants() -> tuple[Contestant, ...]:
@@ -60,8 +65,15 @@ def contestants() -> tuple[Contestant, ...]:
 def _contestant(name: str, labels: tuple[str, ...]) -> Contestant:
     is_open = registry()[name.partition(":")[0]].split == "open"
     path, values = ("micro", MICRO_BATCHES) if is_open else ("global", GLOBAL_BATCHES)
-    most = LITERAL_MAX_SAMPLES if name in (LITERAL, ABLATION_LITERAL) else MAX_SAMPLES
-    return Contestant(name=name, labels=labels, path=f"training.{path}_batch_samples", values=values, max_samples=most)
+    alone = name in FOLLOWED_ALONE
+    return Contestant(
+        name=name,
+        labels=labels,
+        path=f"training.{path}_batch_samples",
+        values=values,
+        max_samples=LITERAL_MAX_SAMPLES if alone else MAX_SAMPLES,
+        beside=() if alone or name == REFERENCE else (REFERENCE,),
+    )
 
 
 def published(name: str) -> bool:

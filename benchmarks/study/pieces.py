@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from design import REFERENCE, Contestant
+from design import Contestant
 from joblib import Parallel, delayed
 
 from hetsim import writing
@@ -26,8 +26,7 @@ def tried(one: Contestant, cluster_at: Callable[[int], Cluster]) -> list[dict[st
     """Every variant with every batch, tuned, on the cluster with that batch; `seconds` is None where the target is not reached."""
     rows = []
     for value in one.values:
-        beside = [label for label in (REFERENCE,) if label not in one.labels]
-        found = run_cell(cluster_at(value), [*beside, *one.labels], "nqm", "auto", 1, SEED)[len(beside) :]
+        found = run_cell(cluster_at(value), [*one.beside, *one.labels], "nqm", "auto", 1, SEED)[len(one.beside) :]
         for label, row in zip(one.labels, found, strict=True):
             rows.append({"label": label, "batch": value} | {key: row[key] for key in FIGURES})
     return rows

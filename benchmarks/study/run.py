@@ -6,7 +6,7 @@
 1. **Choose.** Every algorithm with every batch of its grid on one seed, learning rate and momentum tuned for each: steady states
    (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept.
 2. **Repeat.** At that batch the whole run, as `hetsim compare` does it, changes included: tuned on the first of five seeds, repeated on the
-   others. All algorithms meet the same luck on the same seed. Where over 24,000 updates are expected one seed must do.
+   others. All algorithms meet the same luck on the same seed. Where over 10,000 updates are expected one seed must do.
 
 Each piece is a file of its own in the folder, so a run that was stopped goes on where it was; Ctrl-C loses the pieces under way.
 """
