@@ -162,7 +162,7 @@ def test_pieces_in_one_file_are_those_of_the_folder(
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
 def test_a_torn_piece_is_named(study: dict[str, ModuleType], tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text, encoding="utf-8")
-    with pytest.raises(SystemExit, match="x.json: not a piece"):
+    with pytest.raises(SystemExit, match=r"x\.json: not a piece"):
         study["results"].read(tmp_path)
     with pytest.raises(SystemExit, match="no such folder"):
         study["results"].read(tmp_path / "nothing")
