@@ -36,9 +36,10 @@ class DcS3gd(Algorithm, name="dc-s3gd"):
     always is; with them it predicts with the own velocity instead of the common one. With λ₀ = 0, one common Hessian and shares of samples
     that stay, it is S-SGD without delay whatever the momentum. With one worker D = 0, and it is SGD.
 
-    From the paper: the updates, their overlap, the correction and λ₀ = .2. Our choice: replicas are averaged, which comes to the same as
-    averaging steps, since all start from one x̄; weights by samples; no correction where x_i and x̄ differ by rounding alone. In the
-    quadratic model the corrections of equal workers cancel in the mean.
+    From the paper's abstract: no server, communication under computation, gradients corrected to first order as in DC-ASGD. Not checked
+    against its full text, and no code by its author was found: the correction's scale, λ₀ = .2, the order of averaging and stepping. Our
+    choice: replicas are averaged, which comes to the same as averaging steps, since all start from one x̄; weights by samples; no
+    correction where x_i and x̄ differ by rounding alone. In the quadratic model the corrections of equal workers cancel in the mean.
     """
 
     source = (

@@ -45,9 +45,10 @@ class DropCompute(Algorithm, name="dropcompute"):
 
         S(τ) = mean_k[(T_k + C) / (T_k(τ) + C)] · done(τ) / planned,   T_k(τ): when the last worker stops
 
-    From the paper: the limit, its check between micro-batches, and the choice by S(τ). Our choice: micro-batches of one worker and update
-    count as equally long, the number of measured updates, samples not computed stay in the data set, and no overlap with the backward
-    pass, since a worker knows only afterwards which micro-batch was its last.
+    From the paper: the limit, its check between micro-batches, and the choice by S(τ); its authors' code takes the mean over updates of the
+    product of both factors. Our choice: the product of their means, micro-batches of one worker and update count as equally long, the
+    number of measured updates, samples not computed stay in the data set, and no overlap with the backward pass, since a worker knows
+    only afterwards which micro-batch was its last.
     """
 
     source = "Giladi et al. 2023, DropCompute, NeurIPS (arXiv 2306.10598)"

@@ -23,11 +23,11 @@ class DsspOptions(Options):
     extra: int = Field(12, ge=0, le=10_000, description="r_max, most clocks beyond that the controller may grant")
 
 
-def extra_clocks(own: Pushes | None, slowest: Pushes | None, most: int) -> int:
+def extra_clocks(own: Pushes | None, slowest: Pushes | None, most: int, reach: int) -> int:
     """How many passes more until a worker has least to wait: argmin_r min_k |own push r - the slowest's push k|, r = 0 … `most`.
 
-    Push r of the worker comes r of its intervals after its last, push k of the slowest k + 1 of its own, k = 0 … `most` (the paper's
-    Algorithm 2). None, or no interval: nothing to predict by, and 0. The smallest of equals.
+    Push r of the worker comes r of its intervals after its last, push k of the slowest k + 1 of its own, k = 0 … `reach` (the paper's
+    Algorithm 2, where both go to r_max). None, or no interval: nothing to predict by, and 0. The smallest of equals.
     """
     if own is None or slowest is None:
         return 0
@@ -37,7 +37,7 @@ def extra_clocks(own: Pushes | None, slowest: Pushes | None, most: int) -> int:
 
     def wait_s(r: int) -> float:
         at = own[1] + r * step
-        hit = min(max((at - slowest[1]) / pace - 1, 0.0), float(most))  # the k that would hit it, were it whole
+        hit = min(max((at - slowest[1]) / pace - 1, 0.0), float(reach))  # the k that would hit it, were it whole
         return min(abs(slowest[1] + (k + 1) * pace - at) for k in (math.floor(hit), math.ceil(hit)))
 
     return min(range(most + 1), key=lambda r: (wait_s(r), r))
@@ -53,8 +53,9 @@ class Dssp(Asgd, name="dssp"):
     nobody further, is granted r clocks by predicting both on: those after which its push comes nearest to one of the slowest's. Others wait
     as in SSP. With r_max = 0 this is SSP with s = s_L, to the byte. A lead never exceeds s_L + r_max.
 
-    From the paper: its Algorithms 1 and 2, s_L = 3, r_max = 12. Our choice: a grant never takes a lead beyond s_L + r_max, and before a
-    worker has pushed twice nothing is predicted from it.
+    From the paper: its Algorithms 1 and 2, s_L = 3, r_max = 12. Its Algorithm 1, read to the letter, lets r* + 1 passes go on, its text and
+    its figure 2 say r*, and so it is here. Our choice: a grant never takes a lead beyond s_L + r_max; before a worker has pushed twice
+    nothing is predicted from it; the slowest is who has pushed least, of equals the lower rank; gradients are applied one by one.
     """
 
     source = (
@@ -86,7 +87,7 @@ class Dssp(Asgd, name="dssp"):
                 if lead > lower and not granted[worker] and clocks[worker] == max(clocks):
                     slowest = clocks.index(min(clocks))
                     left = min(most, lower + most + 1 - lead)
-                    granted[worker] = extra_clocks(pushes[worker], pushes[slowest], max(left, 0))
+                    granted[worker] = extra_clocks(pushes[worker], pushes[slowest], max(left, 0), most)
             over = over or message.stop  # who has left pushes no more: nobody may be held for it
             for pull in [*held]:
                 if over or granted[pull.worker] or clocks[pull.worker] - min(clocks) <= lower:

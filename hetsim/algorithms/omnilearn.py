@@ -30,8 +30,10 @@ class OmniLearn(Algorithm, name="omnilearn"):
     so that b_i = X_i·t̄, scaled to the same sum. With equal workers this is S-SGD. LB-BSP solves for the best batches from a line fitted to
     each worker's times; this one walks there, since X_i changes with b_i where a pass has an overhead.
 
-    From the paper: the controller, smoothed throughput, the dead band of 5 %, gradients weighted by samples. Our choice: the smoothing's
-    weight, the sum held at the global batch, clamping to memory, and a start from equal batches.
+    From the authors' code: the controller, a dead band, limits to a batch, gradients weighted by samples, the sum held at the global batch.
+    Not checked against the paper's full text: a dead band of 5 % (the code's defaults are 20 and 10 %) and smoothed throughput (the code
+    takes the mean over an epoch, and corrects once an epoch). Our choice: the smoothing's weight, a correction after every update, all
+    batches or none (in the code each worker has a dead band of its own), and a start from equal batches.
     """
 
     source = "Tyagi & Sharma 2025, OmniLearn, IEEE TPDS (arXiv 2503.17469)"

@@ -39,6 +39,7 @@ class Prague(Algorithm, name="prague"):
     From the paper: partial all-reduces, random groups by global division, kept for their members until they ask, the filter by counts of
     groups. Our choice: a worker is in a group until it has its average, so that groups never conflict; groups of at most 3 as even as can
     be, a slack of 4, no regard for which workers share a node, a generator of groups that answers in no time.
+    Not checked against the paper's full text, and no code by its authors was found.
     """
 
     source = (

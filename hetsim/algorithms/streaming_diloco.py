@@ -44,6 +44,7 @@ class StreamingDiLoCo(Algorithm, name="streaming-diloco"):
     From the paper: fragments in turn, overlap, mixing with α = .5, outer Nesterov with η = .4 and μ = .9 (H = 100 there, for language
     models). Our choice: H = 20, P = 4, τ = 1, fragments as stretches of the parameter vector (in the quadratic model: every P-th
     direction), full precision on the wire where the paper sends four bits, the training's own optimizer inside.
+    The paper's numbers have not been checked against its full text.
     """
 
     source = "Douillard et al. 2025, Streaming DiLoCo with overlapping communication (arXiv 2501.18512)"

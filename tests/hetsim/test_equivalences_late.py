@@ -106,19 +106,20 @@ def test_dssp_lets_the_fastest_go_on_to_where_its_wait_is_shortest() -> None:
     st.tuples(st.floats(0, 100), st.floats(0.01, 100)),
     st.tuples(st.floats(0, 100), st.floats(0.01, 100)),
     st.integers(0, 15),
+    st.integers(0, 15),
 )
 def test_extra_clocks_are_those_of_the_shortest_wait(
-    own: tuple[float, float], slowest: tuple[float, float], most: int
+    own: tuple[float, float], slowest: tuple[float, float], most: int, reach: int
 ) -> None:
     """Against every pair of pushes."""
     (at, step), (last, pace) = own, slowest
-    found = extra_clocks((at - step, at), (last - pace, last), most)
+    found = extra_clocks((at - step, at), (last - pace, last), most, reach)
     a, b = np.array([at - step, at]), np.array([last - pace, last])
     mine = a[1] + np.arange(most + 1) * (a[1] - a[0])
-    due = b[1] + (np.arange(most + 1) + 1) * (b[1] - b[0])
+    due = b[1] + (np.arange(reach + 1) + 1) * (b[1] - b[0])
     apart = np.abs(mine[:, None] - due).min(axis=1)
     assert 0 <= found <= most and apart[found] <= apart.min() * (1 + 1e-9) + 1e-9
-    assert extra_clocks(None, (0.0, 1.0), most) == extra_clocks((0.0, 1.0), None, most) == 0
+    assert extra_clocks(None, (0.0, 1.0), most, reach) == extra_clocks((0.0, 1.0), None, most, reach) == 0
 
 
 @pytest.mark.parametrize("extra", [1, 2, 5])
