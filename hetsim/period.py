@@ -6,7 +6,7 @@ Steps carry their formula with its numbers; where an algorithm or its options ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,25 +127,25 @@ class Period:
 
     # ---- the network -------------------------------------------------------------------------------------------------------
 
-    def all_reduce(self) -> float:
-        """C, with its formula."""
+    def all_reduce(self, fragments: int = 1) -> float:
+        """C of the payload, or of one of so many equal fragments of it, with its formula."""
         n, network = self.cluster.n, self.cluster.network
-        everybody = tuple(range(n))
-        seconds = self.fabric.all_reduce_seconds(everybody, self.payload)
+        everybody, payload = tuple(range(n)), self.payload / fragments
+        seconds = self.fabric.all_reduce_seconds(everybody, payload)
         if n == 1:
             self.step("all-reduce C", "one worker has nobody to talk to", w.seconds(0.0))
             return 0.0
         slowest = min(network.links, key=lambda link: link.bytes_per_s)
         latency = max(link.latency_s for link in network.links)
         if network.all_reduce_table:
-            how = f"measured table at {w.size(self.payload)}"
+            how = f"measured table at {w.size(payload)}"
         elif network.collective == "ring" and network.topology != "nodes":
             how = (
-                f"ring, 2(n-1)(α + M/(n·bw)) = 2·{n - 1}·({w.seconds(latency)} + {w.size(self.payload)}"
+                f"ring, 2(n-1)(α + M/(n·bw)) = 2·{n - 1}·({w.seconds(latency)} + {w.size(payload)}"
                 f"/({n}·{w.bandwidth(slowest.bytes_per_s)}))"
             )
         else:
-            how = f"{network.collective} on {network.topology}, {w.size(self.payload)}, slowest way: {self.fabric.bottleneck(everybody)}"
+            how = f"{network.collective} on {network.topology}, {w.size(payload)}, slowest way: {self.fabric.bottleneck(everybody)}"
         self.step("all-reduce C", how, w.seconds(seconds))
         return seconds
 
@@ -231,24 +231,44 @@ class Period:
         return self.finish(steps * slow + c, text, steps * sum(self.batches), f"H·Σ b_i = {steps}·{sum(self.batches)}")
 
     def served(self) -> Figures:
-        """Parameter server whose link takes all workers' at once: each at its own pace, or all at the slowest's (SSP)."""
-        n = self.cluster.n
+        """Parameter server: each at its own pace, or all at the slowest's (SSP)."""
+        rounds = self.rounds()
+        return self.held(rounds, self.options.staleness) if self.algorithm.name == "ssp" else self.free(rounds)
+
+    def rounds(self) -> list[float]:
+        """Seconds from one answer of the server to the next, per worker, where its link takes all workers' at once."""
         rounds = []
-        for rank in range(n):
+        for rank in range(self.cluster.n):
             push, pull = self.fabric.push(rank, self.payload), self.fabric.pull(rank, self.payload)
             rounds.append(self.seconds(rank)[0] + self.fabric.seconds(push) + self.fabric.seconds(pull))
-        slow = max(range(n), key=lambda i: rounds[i])
+        slow = max(range(len(rounds)), key=lambda i: rounds[i])
         name = self.cluster.workers[slow].name
         self.step("slowest round", f"t_pull + t_{name}({self.batches[slow]}) + t_push", w.seconds(rounds[slow]))
         self._server_load(rounds)
-        self._check_closed(rounds)
-        if self.algorithm.name == "ssp":
-            period = rounds[slow] / n
-            batch = sum(self.batches) / n
-            return self.finish(period, f"slowest round / n = {w.seconds(rounds[slow])} / {n}", batch, "Σ b_i / n")
-        rate = math.fsum(b / t for b, t in zip(self.batches, rounds, strict=True))
-        pushes = math.fsum(1 / t for t in rounds)
+        if shared := self._shared_link():
+            raise UsageError(
+                f"transfers can meet at the {shared}, whose link is narrower than those of its workers together"
+            )
+        return rounds
+
+    def free(self, rounds: list[float], used: Sequence[int] | None = None) -> Figures:
+        """Each at its own pace; where only some workers' gradients are used, `used` are their ranks."""
+        ranks = range(len(rounds)) if used is None else used
+        rate = math.fsum(self.batches[rank] / rounds[rank] for rank in ranks)
+        pushes = math.fsum(1 / rounds[rank] for rank in ranks)
         return self.finish(1 / pushes, "1 / Σ 1/round_i", rate / pushes, "samples/s · period")
+
+    def held(self, rounds: list[float], lead: int) -> Figures:
+        """All at the slowest's pace, once the fastest are `lead` rounds ahead of it."""
+        n, slow = self.cluster.n, max(rounds)
+        ahead = self.steady.timing.start_s * (1 / min(rounds) - 1 / slow)
+        if 1 <= ahead <= lead:
+            raise UsageError(
+                f"the fastest is {ahead:.0f} rounds ahead of the slowest when the figures begin, and free to be "
+                f"{lead}: nobody is held yet"
+            )
+        batch = sum(self.batches) / n
+        return self.finish(slow / n, f"slowest round / n = {w.seconds(slow)} / {n}", batch, "Σ b_i / n")
 
     def _server_load(self, rounds: list[float]) -> None:
         """How full the server's link would be if nobody ever waited for it."""
@@ -256,21 +276,6 @@ class Period:
         if server is not None and math.isfinite(server.bytes_per_s):
             load = math.fsum(self.payload / t for t in rounds) / server.bytes_per_s
             self.step("server's link", "Σ M/round_i / bw, were it never shared", w.percent(load))
-
-    def _check_closed(self, rounds: list[float]) -> None:
-        """Raises UsageError where the rounds do not follow from each worker's own times."""
-        if shared := self._shared_link():
-            raise UsageError(
-                f"transfers can meet at the {shared}, whose link is narrower than those of its workers together"
-            )
-        if self.algorithm.name != "ssp":
-            return
-        ahead = self.steady.timing.start_s * (1 / min(rounds) - 1 / max(rounds))
-        if 1 <= ahead <= self.options.staleness:
-            raise UsageError(
-                f"the fastest is {ahead:.0f} rounds ahead of the slowest when the figures begin, and free to be "
-                f"{self.options.staleness}: nobody is held yet"
-            )
 
     def _shared_link(self) -> str:
         """A link on the way to the server that is too narrow for all who send over it at once; "" where there is none."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hetsim import wording as w
 from hetsim.algorithms.dropcompute import best_limit
+from hetsim.algorithms.omnilearn import OmniLearn, proportional
+from hetsim.commands import Computed
 from hetsim.compute import passes
 from hetsim.errors import UsageError
+from hetsim.period_replicas import REPLICAS
+from hetsim.runtime.collectives import Counter
 
 if TYPE_CHECKING:
     from hetsim.period import Figures, Period
@@ -86,6 +92,120 @@ def dc_s3gd(p: Period) -> Figures:
     return p.finish(max(slow, c), f"max(max t_i, C) = max({w.seconds(slow)}, {w.seconds(c)})", sum(p.batches))
 
 
+def omnilearn(p: Period) -> Figures:
+    """S-SGD on the batches that the controller comes to."""
+    p.batches = list(_settled(p))
+    p.step("batches", "b_i := X_i·t̄, until no change exceeds the dead band", ", ".join(map(str, p.batches)))
+    return p.synchronous()
+
+
+def _settled(p: Period) -> tuple[int, ...]:
+    """Batches from when the figures begin; UsageError where the controller goes on to change them."""
+    batches, speeds = tuple(p.share()), [0.0] * p.cluster.n
+    smoothed = OmniLearn(p.options).smoothed
+    caps = tuple(worker.max_batch_samples for worker in p.cluster.workers)
+    for update in range(2 * MEASURED):
+        for rank, batch in enumerate(batches):
+            speeds[rank] = smoothed(speeds[rank], Computed(batch, p.seconds_of(rank, batch)[0]))
+        after = proportional(batches, tuple(speeds), caps, p.options.dead_band) if all(speeds) else batches
+        if after != batches and update >= MEASURED:
+            raise UsageError("the controller still changes the batches; no closed form")
+        batches = after
+    return batches
+
+
+def ringmaster_asgd(p: Period) -> Figures:
+    """ASGD of those whose gradients always come in time, where the others' never do."""
+    rounds, threshold = p.rounds(), p.options.threshold or 2 * p.cluster.n
+    order = sorted(range(len(rounds)), key=lambda rank: rounds[rank])
+
+    def most(count: int) -> int:
+        """Largest delay among so many of the fastest: that of their slowest."""
+        return sum(_pushes(rounds[order[count - 1]] / rounds[j])[1] for j in order[: count - 1])
+
+    count = bisect_left(range(1, len(rounds) + 1), threshold, key=most)
+    used, late = order[:count], order[count:]
+    p.step("largest delay", f"at most Σ_j (⌊round_i/round_j⌋ + 1), R = {threshold}", f"{most(count)} updates")
+    if late:
+        least = sum(_pushes(rounds[late[0]] / rounds[j])[0] for j in used)
+        if least < threshold:
+            name = p.cluster.workers[late[0]].name
+            raise UsageError(f"{name}'s delays lie about R = {threshold}, in time now and then; no closed form")
+        names = ", ".join(p.cluster.workers[rank].name for rank in sorted(late))
+        p.step("never in time", f"at least {least} updates in a round", names)
+    return p.free(rounds, used)
+
+
+def _pushes(rounds: float) -> tuple[int, int]:
+    """Least and most pushes of another worker while this one makes its round, `rounds` times as long as the other's."""
+    return math.ceil(rounds - ALIKE) - 1, math.floor(rounds + ALIKE) + 1
+
+
+def dssp(p: Period) -> Figures:
+    """SSP with s = s_L where no clocks can be granted beyond."""
+    rounds = p.rounds()
+    if p.options.extra and max(rounds) > min(rounds) * (1 + ALIKE):
+        rate = sum(p.batches) / max(rounds)
+        raise UsageError(
+            "leads swing as clocks are granted; no closed form of a period. In the long run all go at the slowest's pace: "
+            f"Σ b_i / slowest round = {w.rate(rate)} samples/s"
+        )
+    return p.held(rounds, p.options.staleness)
+
+
+def rennala_sgd(p: Period) -> Figures:
+    """The recurrence of collections: each goes on from when the all-reduce is through, or its pass under way is."""
+    n, wanted = p.cluster.n, p.options.gradients or p.cluster.n
+    p.batches = p.share()
+    samples = -(-wanted * sum(p.batches) // n)
+    c = p.all_reduce()
+    latency = max(link.latency_s for link in p.cluster.network.links) if n > 1 else 0.0
+    p.step("collection", f"{wanted} gradients; others' are known {w.seconds(latency)} later", f"{samples} samples")
+    times = [p.seconds(rank)[0] for rank in range(n)]
+    period, batch = collected(times, p.batches, c, latency, samples, max(p.steady.timing.updates, 2))
+    text = "mean of T_{k+1} - T_k, T_k the first end of a pass when all that is known then is enough, and C more"
+    return p.finish(period, text, batch, "mean of what is there at T_k")
+
+
+def collected(
+    times: list[float], batches: list[int], c: float, latency: float, wanted: int, updates: int
+) -> tuple[float, float]:
+    """Mean period and batch of collections of `wanted` samples, over the second half of so many.
+
+    Worker i ends passes of `times[i]` seconds; the first that knows of enough (its own at once, the others' after `latency`) starts an
+    all-reduce of c seconds. Passes under way end first, and are of no use. UsageError where it depends on which of two comes first.
+
+    >>> collected([1.0, 0.75], [4, 4], 0.5, 0.0, 8, 100), collected([1.0, 1.0], [4, 4], 0.5, 0.25, 8, 100)
+    ((1.5, 8.0), (2.5, 12.0))
+    """
+    able = [rank for rank, batch in enumerate(batches) if batch]
+    ends = [(times[rank], rank) for rank in able]
+    heapq.heapify(ends)
+    late, last, own, counter = set[int](), dict[int, float](), dict.fromkeys(able, 0), Counter()
+    through, sizes = list[float](), list[int]()
+    while len(through) < updates:
+        at, rank = heapq.heappop(ends)
+        last[rank] = at
+        own[rank] += 0 if rank in late else batches[rank]
+        if rank in late or counter.add(at, at - latency, rank, batches[rank]) < wanted:
+            late.discard(rank)
+            heapq.heappush(ends, (at + times[rank], rank))
+            continue
+        met = {i: own[i] for i, end in last.items() if end >= at * (1 - ALIKE)}
+        met |= {i: -1 if i in late else own[i] + batches[i] for end, i in ends if end <= at * (1 + ALIKE)}
+        if any((times[i], batches[i], done) != (times[rank], batches[rank], own[rank]) for i, done in met.items()):
+            raise UsageError("passes of unequal workers end at one instant, and their order decides; no closed form")
+        through.append(at + c)
+        sizes.append(sum(own.values()))
+        late = {i for end, i in ends if end > through[-1]}
+        ends = [*((through[-1] + times[i], i) for i in able if i not in late), *(e for e in ends if e[1] in late)]
+        heapq.heapify(ends)
+        own, counter = dict.fromkeys(able, 0), Counter()
+    half = (updates + 1) // 2
+    count = updates - half
+    return (through[-1] - through[half - 1]) / count, sum(sizes[half:]) / count
+
+
 FORMS: dict[str, Callable[[Period], Figures]] = {
     "dropcompute": dropcompute,
     "backup-workers": backup_workers,
@@ -95,4 +215,9 @@ FORMS: dict[str, Callable[[Period], Figures]] = {
     "delay-adaptive-asgd": lambda p: p.served(),
     "dasgd": dasgd,
     "dc-s3gd": dc_s3gd,
+    "omnilearn": omnilearn,
+    "ringmaster-asgd": ringmaster_asgd,
+    "dssp": dssp,
+    "rennala-sgd": rennala_sgd,
+    **REPLICAS,
 }
