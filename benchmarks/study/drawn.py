@@ -190,7 +190,7 @@ def bands(clusters: Sequence[Drawn], count: int = 5) -> str:
     name, quantity = next(iter(QUANTITIES.items()))
     ordered = sorted(clusters, key=lambda c: quantity(c["features"]))
     rows = []
-    for part in np.array_split(np.arange(len(ordered)), count):
+    for part in np.array_split(np.arange(len(ordered)), min(count, len(ordered))):
         those = [ordered[i] for i in part]
         ends = [quantity(those[i]["features"]) for i in (0, -1)]
         medians = [f"{np.median([gain(c, over) for c in those]):.2f}" for over in AGAINST.values()]

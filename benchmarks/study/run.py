@@ -3,8 +3,9 @@
     python benchmarks/study/run.py -o study            # computes what is missing, then prints the tables
     python benchmarks/study/run.py -o study --kinds unequal --sizes 4
 
-1. **Choose.** Every algorithm with every batch of its grid on one seed, learning rate and momentum tuned for each: steady states
-   (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept.
+1. **Choose.** Every algorithm with the batches of its grid on one seed, learning rate and momentum tuned for each: steady states
+   (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept; the grid is walked
+   from its middle as long as batches get sooner.
 2. **Repeat.** At that batch the whole run, as `hetsim compare` does it, changes included: tuned on the first of five seeds, repeated on the
    others. All algorithms meet the same luck on the same seed. Where over 10,000 updates are expected one seed must do.
 
@@ -59,12 +60,12 @@ def _place(folder: Path, kind: str, size: int, one: Contestant) -> Path:
 
 
 def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
-    """Whether the piece is there, of the same batches and variants as are asked for now."""
+    """Whether the piece is there, of the variants that are asked for now, with batches of the grid."""
     place = _place(folder, kind, size, one)
     if not place.exists():
         return False
     rows = json.loads(place.read_text(encoding="utf-8"))["tried"]
-    return {(row["label"], row["batch"]) for row in rows} == {(label, v) for v in one.values for label in one.labels}
+    return {row["label"] for row in rows} == set(one.labels) and {row["batch"] for row in rows} <= set(one.values)
 
 
 def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:

@@ -185,11 +185,43 @@ def test_a_piece_of_another_grid_is_computed_again(study: dict[str, ModuleType],
     place = tmp_path / "mixed-gpu-4.lb-bsp.json"
     is_kept = study["run"]._is_kept
     assert not is_kept(tmp_path, "unequal", 4, one)
-    tried = [{"label": "lb-bsp", "batch": value} for value in one.values]
-    place.write_text(json.dumps({"tried": tried}), encoding="utf-8")
-    assert is_kept(tmp_path, "unequal", 4, one)
-    place.write_text(json.dumps({"tried": tried[:-1]}), encoding="utf-8")
-    assert not is_kept(tmp_path, "unequal", 4, one)
+    for tried, kept in (
+        ([("lb-bsp", 512), ("lb-bsp", 1024)], True),
+        ([("lb-bsp", 512), ("lb-bsp", 1000)], False),
+        ([("lb-bsp", 512), ("lb-bsp:dead_band=0", 512)], False),
+        ([], False),
+    ):
+        rows = [{"label": label, "batch": value} for label, value in tried]
+        place.write_text(json.dumps({"tried": rows}), encoding="utf-8")
+        assert is_kept(tmp_path, "unequal", 4, one) == kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "looked_at"),
+    [
+        ({512: 9.0, 1024: 8.0, 2048: 8.5, 4096: 8.9}, [512, 1024, 2048, 4096]),
+        ({1024: 8.0, 2048: 9.0}, [512, 1024, 2048]),  # 512 does not reach it
+        ({128: 1.0, 256: 2.0, 512: 4.0, 1024: 8.0, 2048: 16.0}, [128, 256, 512, 1024, 2048]),
+        ({8192: 5.0}, [512, 1024, 2048, 4096, 8192]),
+        ({128: 5.0}, [128, 256, 512, 1024, 2048, 4096, 8192]),
+        ({}, [128, 256, 512, 1024, 2048, 4096, 8192]),
+    ],
+)
+def test_the_grid_is_walked_from_its_middle_while_it_pays(
+    study: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, seconds: dict[int, float], looked_at: list[int]
+) -> None:
+    pieces_module = sys.modules["pieces"]
+    one = next(c for c in study["design"].contestants() if c.name == "lb-bsp")
+
+    def cell(value: int, labels: list[str], *_: object) -> list[dict[str, object]]:
+        assert labels == ["s-sgd", "lb-bsp"]
+        row = dict.fromkeys(pieces_module.FIGURES)
+        return [row | {"seconds": 1.0}, row | {"seconds": seconds.get(value)}]
+
+    monkeypatch.setattr(pieces_module, "run_cell", cell)
+    rows = pieces_module.tried(one, lambda value: value)
+    assert [row["batch"] for row in rows] == looked_at
+    assert [row["seconds"] for row in rows] == [seconds.get(value) for value in looked_at]
 
 
 def test_the_rule_finds_what_tells_the_clusters_apart(study: dict[str, ModuleType]) -> None:
