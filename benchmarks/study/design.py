@@ -25,7 +25,7 @@ LITERAL_MAX_SAMPLES = (
 )
 ROOM = 1.5  # times the samples that were needed on the cluster as it stays: room for those of a changing one
 
-GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192)
+GLOBAL_BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 MICRO_BATCHES = (10, 20, 40, 80, 160, 320)  # of the slowest GPU, where batches are open and the cluster sets them
 LOCAL = "compute_point=local-prediction"
 VARIANTS = {  # of which each takes the best: local steps matter as a batch does, and compute points of our own
