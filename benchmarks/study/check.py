@@ -1,8 +1,8 @@
-"""Twelve cells of the study trained: does training agree on who is faster, and by how much?
+"""Fifteen cells of the study trained: does training agree on who is faster, and by how much?
 
     OMP_NUM_THREADS=1 HETSIM_CIFAR10=FOLDER python benchmarks/study/check.py study -o study/trained [--dry-run]
 
-Three kinds of cluster of 4 workers, four algorithms, each with the batch that the study chose for it. What is trained is a small ResNet on
+Three kinds of cluster of 4 workers, five algorithms, each with the batch that the study chose for it. What is trained is a small ResNet on
 CIFAR-10 (`judged_networks.half_resolution`), true gradients on the simulator's clock. ResNet18's training to 93 % would take days here, and
 the small network has a critical batch of its own, so **a sample is made as dear as it must be for batches to keep their ratio to the
 critical batch**: with s = (critical batch here) / (critical batch of the study) all batches are s times those of the study and every GPU
@@ -45,7 +45,7 @@ from hetsim.sweeps.cell import run_cell
 from hetsim.tuning import STEP
 
 SIZE = 4
-CHECKED = ("lb-bsp", "local-sgd", "one-step-delay-balanced", "abs-sgd")
+CHECKED = ("lb-bsp", "local-sgd", "ad-psgd", "one-step-delay-balanced", "abs-sgd")
 SEEDS = 2
 MAX_SAMPLES = 200_000  # some twice what the slowest cell needs
 FACTORS = (1.0, 1.0 / STEP, STEP, 0.25, 0.125)  # of the advised learning rate
@@ -94,11 +94,11 @@ def _cheaper(worker: Worker, factor: float) -> Worker:
     return replace(worker, step_times_s=times, max_batch_samples=cap)
 
 
-def cells(study: Path, known: Convergence) -> Iterable[tuple[str, str, Cluster]]:
-    """Kind, label and cluster of the twelve, with the study's batches. Raises SystemExit where the study lacks one."""
+def cells(study: Path, known: Convergence, names: Sequence[str] = CHECKED) -> Iterable[tuple[str, str, Cluster]]:
+    """Kind, label and cluster of all, with the study's batches. Raises SystemExit where the study lacks one."""
     found = {(each["kind"], each["name"]): each for each in pieces.read(study) if each["size"] == SIZE}
     for kind in KINDS:
-        for name in CHECKED:
+        for name in names:
             if (kind, name) not in found:
                 raise SystemExit(
                     f"{study} lacks {name} ({kind}): run benchmarks/study/run.py -o {study} --sizes {SIZE} first"
@@ -199,13 +199,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="a file for every Schedule trained"
     )
+    parser.add_argument("--algorithms", default=",".join(CHECKED), help="default: %(default)s")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing")
     asked = parser.parse_args(arguments)
     asked.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     judged = replace(network("cifar10"), margin=MARGIN)
     known, found = fitted(asked.output, judged), []
-    for kind, label, cluster in cells(asked.study, known):
+    for kind, label, cluster in cells(asked.study, known, asked.algorithms.split(",")):
         trainer = Trainer(folder=asked.output, judged=judged, training=cluster.training, dry=asked.dry_run)
         try:
             found.append(checked(kind, label, cluster, trainer))
