@@ -5,6 +5,8 @@ extrapolated-compute, extrapolated-network                              batches 
 catalogue-speeds                                                         speeds measured by others
 not-reached, grid-edge                                                   the target missed; the best setting at the edge of the grid
 idle-worker, out-of-memory                                               a worker that contributes nothing; too little memory
+profile-batch                                                            an open batch leads fixed ones that could be larger
+constants-not-fitted                                                     the loss of another problem stands for this workload's
 """
 
 from __future__ import annotations
@@ -12,20 +14,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hetsim import wording
+from hetsim.algorithms import registry
 from hetsim.cluster import catalogue
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import Row
 from hetsim.compute import pass_model
+from hetsim.convergence.constants import DEFAULT, constants_of
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Setting
 from hetsim.convergence.stability import Caution
 from hetsim.memory import pass_sizes
 from hetsim.simulate import Result
+from hetsim.verdict import BASELINE, fastest
 
 NOTHING = 0.001  # [our choice] share of the samples below which a worker contributes nothing
 SELDOM = (
     0.01  # [our choice] share of a worker's passes that may lie outside the measured batches, such as the last of a run
 )
+WIDER = 1.5  # [our choice] times the profile's batch, from which on a verdict is one about batches
 SHOWN = 5  # names listed before "and n more"
 
 
@@ -134,6 +140,42 @@ def target_cautions(row: Row, at_edge: bool) -> list[Caution]:
         text = f"{row.name}: the best learning rate, {row.learning_rate:.3g}, lies at the edge of the grid; a wider one may do better."
         out.append(Caution("grid-edge", text))
     return out
+
+
+def comparison_cautions(rows: Sequence[Row], cluster: Cluster) -> list[Caution]:
+    """What a verdict over these rows rests on."""
+    return [*not_fitted(cluster), *profile_batch(rows, cluster)]
+
+
+def not_fitted(cluster: Cluster) -> list[Caution]:
+    """Constants of a problem that is not this workload's."""
+    known, name = constants_of(cluster.workload), cluster.workload.name
+    if known.name != DEFAULT or name == DEFAULT:
+        return []
+    text = (
+        f"The loss is that of a textbook problem, not fitted to {name}: learning rates, batches and times to target are that problem's, "
+        "the timing is your own. `hetsim fit` measures its constants."
+    )
+    return [Caution("constants-not-fitted", text)]
+
+
+def profile_batch(rows: Sequence[Row], cluster: Cluster) -> list[Caution]:
+    """The network sets the batch of a leader with open batches, the profile that of the best baseline: another profile, another leader."""
+    leader, baseline = fastest(rows), fastest([row for row in rows if row.role == BASELINE])
+    if leader is None or baseline is None or not _is_open(leader) or _is_open(baseline):
+        return []
+    batch = cluster.training.global_batch_samples
+    if leader.mean_batch_samples <= WIDER * batch:
+        return []
+    text = (
+        f"{leader.name} sums {leader.mean_batch_samples:,.0f} samples an update, which the network sets, {baseline.name} the profile's "
+        f"{batch:,}: with more it may be faster. `hetsim plan --batches {batch},{2 * batch},{4 * batch}` tries them."
+    )
+    return [Caution("profile-batch", text)]
+
+
+def _is_open(row: Row) -> bool:
+    return registry()[row.algorithm].split == "open"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hetsim.cautions import cautions_of_cluster, cautions_of_run, target_cautions, unique
+from hetsim.cautions import cautions_of_cluster, cautions_of_run, comparison_cautions, target_cautions, unique
 from hetsim.cluster.spec import Cluster
 from hetsim.comparison import FULL, Comparison, Cost, Row, Speedup, TimeToTarget, Yardsticks
 from hetsim.contest import Entry, Task, attempt, first_length, is_promising, lighter, next_length, repeat
@@ -240,7 +240,8 @@ def _warnings(chosen: Sequence[Contender], entries: Sequence[Entry], rows: Seque
     for entry, row in zip(entries, rows, strict=True):
         found += target_cautions(row, entry.tuned.at_edge)
         found += cautions_of_run(row, entry.result)
-    return [*cautions_of_cluster({c.label: e.result for c, e in zip(chosen, entries, strict=True)}), *found]
+    runs = {c.label: e.result for c, e in zip(chosen, entries, strict=True)}
+    return [*comparison_cautions(rows, entries[0].result.cluster), *cautions_of_cluster(runs), *found]
 
 
 def _assumptions(entries: Sequence[Entry]) -> tuple[str, ...]:

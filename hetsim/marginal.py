@@ -18,12 +18,13 @@ from hetsim.convergence.constants import constants_of
 from hetsim.convergence.noise_scale import updates_needed
 from hetsim.convergence.progress import progress_of
 from hetsim.costs import cost
+from hetsim.memory import pass_sizes
 from hetsim.metrics import Timing
 from hetsim.period import MOST_EVENTS, UPDATES
 from hetsim.simulate import Result, simulate
 
 MOST_KINDS = 16  # kinds of workers looked at, those with the least samples first [our choice]
-HOW = "by the gradient noise scale: batch sizes count, what a delay costs is taken as the same; the global batch stays"
+HOW = "by the gradient noise scale: batch sizes count, what a delay costs is taken as the same; algorithm, global batch and passes stay"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def _run(cluster: Cluster, algorithm: Algorithm, seed: int) -> Result:
 
 def _marginal(cluster: Cluster, algorithm: Algorithm, whole: Result, left_out: Sequence[Worker], seed: int) -> Marginal:
     gone = {worker.rank for worker in left_out}
-    rest = subset(cluster, [rank for rank in range(cluster.n) if rank not in gone])
+    rest = subset(_as_it_computes(cluster, algorithm, whole, gone), [r for r in range(cluster.n) if r not in gone])
     result = _run(rest, algorithm, seed)
     before, after = seconds_to_target(whole), seconds_to_target(result)
     ratio = after / before
@@ -83,6 +84,19 @@ def _marginal(cluster: Cluster, algorithm: Algorithm, whole: Result, left_out: S
         + ("" if usd is None else f", {change(usd, 'dearer', 'cheaper')}")
         + ("" if kwh is None else f", {change(kwh, 'more energy', 'less energy')}"),
     )
+
+
+def _as_it_computes(cluster: Cluster, algorithm: Algorithm, whole: Result, gone: set[int]) -> Cluster:
+    """Where passes take equal time, the micro-batch is the slowest worker's: without it those who stay keep the passes they had."""
+    if getattr(algorithm.options, "micro_batch", None) != "equal-time":
+        return cluster
+    usual = [
+        sizes.most_common(1)[0][0]
+        for rank, sizes in enumerate(pass_sizes(whole.schedule, cluster))
+        if sizes and rank not in gone
+    ]
+    micro = min(usual, default=cluster.training.micro_batch_samples)
+    return replace(cluster, training=replace(cluster.training, micro_batch_samples=micro))
 
 
 def _ratio(costs: tuple[Any, Any], field: str) -> float | None:

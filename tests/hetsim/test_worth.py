@@ -10,13 +10,15 @@ from small_clusters import SMALL, small
 
 from hetsim.algorithms import get, make, registry
 from hetsim.cautions import memory as memory_cautions
+from hetsim.cautions import not_fitted, profile_batch
 from hetsim.cluster import catalogue, load_profile
 from hetsim.compare import compare
 from hetsim.comparison import plain
 from hetsim.costs import cost, cost_notes, tariffs
 from hetsim.explain import explain
 from hetsim.marginal import alike, change, marginals, named, subset
-from hetsim.memory import memory_of, memory_use, pass_limit
+from hetsim.memory import memory_of, memory_use, pass_limit, pass_sizes
+from hetsim.period import MOST_EVENTS, UPDATES
 from hetsim.rows import timing_row
 from hetsim.simulate import simulate
 
@@ -196,3 +198,60 @@ def test_explain_has_both() -> None:
     found = explain(load_profile("mixed-gpu-4"), "s-sgd").to_json()
     assert [m["without"] for m in found["marginal"]] and {"text", "seconds_ratio"} <= found["marginal"][0].keys()
     assert [use["worker"] for use in found["memory"]] == ["a", "b", "c", "d"]
+
+
+def test_who_stays_keeps_the_passes_of_the_whole_cluster() -> None:
+    """Without the T4s the micro-batch, which was their pass, would be the A100s': too small for them to be fast."""
+    own = load_profile(
+        "mixed-gpu-4",
+        overrides=["training.micro_batch_samples=40", "workers.b.gpu=A100", "workers.c.gpu=T4"],
+    ).cluster()
+    algorithm = make("abs-sgd", {"micro_batch": "equal-time"})
+    updates = max(10, min(UPDATES, MOST_EVENTS // own.n))
+    usual = [
+        sizes.most_common(1)[0][0] for sizes in pass_sizes(simulate(own, algorithm, updates=updates).schedule, own)
+    ]
+    assert max(usual[2:]) < 50 and min(usual[:2]) > 160
+    found = {one.without: one for one in marginals(own, algorithm)}["c", "d"]
+    rest = subset(own, [0, 1])
+    kept = replace(rest, training=replace(rest.training, micro_batch_samples=min(usual[:2])))
+    expected, tiny = (simulate(c, algorithm, updates=UPDATES).timing for c in (kept, rest))
+    assert found.samples_per_s == pytest.approx(expected.samples_per_s, rel=0.02)
+    assert expected.samples_per_s > 1.2 * tiny.samples_per_s
+    equal = make("abs-sgd", {"micro_batch": "equal"})
+    alone = {one.without: one for one in marginals(own, equal)}["c", "d"]
+    assert alone.samples_per_s == pytest.approx(simulate(rest, equal, updates=UPDATES).timing.samples_per_s, rel=0.02)
+
+
+# ---- what a verdict rests on ------------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_for_an_open_batch_says_that_the_others_keep_the_profiles() -> None:
+    """On the README's first kind of cluster ABS-SGD leads at 512 samples, and its batch is over twice that."""
+    found = compare(small(max_samples=400_000, seeds=1), ["s-sgd", "abs-sgd"], predictor="noise-scale", jobs=1)
+    rows = {row.name: row for row in found.algorithms}
+    lead, base = rows["abs-sgd"], rows["s-sgd"]
+    batch = small().training.global_batch_samples
+
+    def cautions(mean: float, own_s: float) -> list[str]:
+        own = replace(lead, mean_batch_samples=mean, time_to_target_s=replace(base.time_to_target_s, median=own_s))
+        return [c.code for c in profile_batch([base, own], small())]
+
+    sooner, later = 0.5 * base.seconds, 2.0 * base.seconds
+    assert cautions(1.6 * batch, sooner) == ["profile-batch"]
+    assert cautions(1.4 * batch, sooner) == []
+    assert cautions(1.6 * batch, later) == []
+    (said,) = profile_batch(
+        [
+            base,
+            replace(lead, mean_batch_samples=3.0 * batch, time_to_target_s=replace(base.time_to_target_s, median=1e-9)),
+        ],
+        small(),
+    )
+    assert f"--batches {batch},{2 * batch},{4 * batch}`" in said.text
+
+
+def test_constants_of_another_problem_are_a_warning() -> None:
+    own = small()
+    assert own.workload.name != "resnet18-cifar10" and [c.code for c in not_fitted(own)] == ["constants-not-fitted"]
+    assert not_fitted(load_profile("mixed-gpu-4").cluster()) == []
