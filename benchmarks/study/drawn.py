@@ -194,8 +194,17 @@ def bands(clusters: Sequence[Drawn], count: int = 5) -> str:
         those = [ordered[i] for i in part]
         ends = [quantity(those[i]["features"]) for i in (0, -1)]
         medians = [f"{np.median([gain(c, over) for c in those]):.2f}" for over in AGAINST.values()]
-        rows.append([f"{ends[0]:.2g} – {ends[1]:.2g}", str(len(those)), *medians])
+        rows.append([f"{_two(ends[0])} – {_two(ends[1])}", str(len(those)), *medians])
     return markdown([name, "clusters", *(f"over {against}" for against in AGAINST)], rows)
+
+
+def _two(value: float) -> str:
+    """Two digits, without an exponent.
+
+    >>> _two(112.3), _two(0.0491)
+    ('110', '0.049')
+    """
+    return f"{float(f'{value:.2g}'):g}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

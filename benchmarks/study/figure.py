@@ -59,7 +59,7 @@ def _ratios(figure: go.Figure, pieces: Sequence[Piece]) -> None:
             row=1, col=1,
         )  # fmt: skip
     figure.add_vline(x=1.0, line={"color": "#1f2328", "width": 1}, row=1, col=1)
-    ticks = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0]
+    ticks = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5, 2.0]
     figure.update_xaxes(
         type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks], title="slower  ←  1  →  faster", row=1, col=1
     )
