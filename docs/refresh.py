@@ -3,11 +3,12 @@
     python docs/refresh.py              all documents
     python docs/refresh.py README.md    some
 
-Three kinds of blocks are run, all others are left alone:
+Four kinds of blocks are run, all others are left alone:
 
     ```console          lines that start with "$ " are commands, the rest is what they print; all console and python blocks of a
                         document share one empty folder, so that later ones find what earlier ones wrote
     ```python           a script; what it prints goes into the ```text block right below it
+    ```yaml             one that opens with "# NAME.yaml" is a file of that folder
     <!-- output: python X -->   run from the top of the repository; what it prints, Markdown, stands up to <!-- /output -->
 
 The tests run the same code and compare (tests/cli/test_readme.py).
@@ -29,6 +30,7 @@ TIMEOUT_S = 240
 BLOCK = re.compile(
     r"^```console\n(?P<console>.*?)^```$"
     r"|^```python\n(?P<python>.*?)^```$(?:\n\n```text\n(?P<text>.*?)^```$)?"
+    r"|^```yaml\n(?P<yaml># (?P<file>[\w-]+\.yaml)\n.*?)^```$"
     r"|^<!-- output: (?P<command>[^\n]+) -->\n(?P<output>.*?)^<!-- /output -->$",
     re.MULTILINE | re.DOTALL,
 )
@@ -62,6 +64,9 @@ def _refresh(block: re.Match[str], folder: Path) -> str:
         commands = [line.removeprefix("$ ") for line in block["console"].splitlines() if line.startswith("$ ")]
         shown = [f"$ {command}\n{run(['bash', '-c', command], folder)}" for command in commands]
         return "```console\n" + "\n".join(shown) + "```"
+    if block["yaml"] is not None:
+        (folder / block["file"]).write_text(block["yaml"], encoding="utf-8")
+        return block[0]
     if block["python"] is not None:
         script = folder / "block.py"
         script.write_text(block["python"], encoding="utf-8")
