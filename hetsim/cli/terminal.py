@@ -11,21 +11,27 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PROGRESS = "HETSIM_PROGRESS"
+PIPED = 100  # columns where nothing says how many: a usual table is whole [our choice]
 LINE_EVERY_S = 0.2  # [our choice]
 Advance = Callable[[int, int, str], None]  # (done, of, what is being done)
 
 
 def out() -> Console:
-    """Console of stdout: 80 columns where it is no terminal and COLUMNS says nothing."""
+    """Console of stdout, as wide as the terminal or COLUMNS says; PIPED where there is neither."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    known = os.environ.get("COLUMNS", "").isdigit() or any(map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr)))
+    return Console(highlight=False, soft_wrap=False, width=None if known else PIPED)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and not stream.closed and stream.isatty()
 
 
 def err() -> Console:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Column = tuple[int, str, Callable[[Row], str]]  # least width of the terminal that shows it, header, cell
 MOST_WARNINGS = 8
+USUAL = 100  # columns of a terminal whose table is whole: what it lacks on a narrower one is said below it
 COSTED = 160  # columns of a terminal that shows costs
 WIDE = 120  # columns of a terminal that also shows the yardsticks; narrower ones have them in --json and in the report
 
@@ -38,6 +39,7 @@ def comparison(c: Comparison, width: int) -> list[Any]:
     if any(row["name"] == LITERAL_READING for row in rows):
         notes.append(f"{LITERAL_READING}: the literal reading of ABS-SGD's abstract")
     out += [Text("; ".join(notes), style="dim")] if notes else []
+    out += [Text(note, style="dim")] if (note := hidden(rows, width)) else []
     out += ["", Text(c.sentence(), style="bold"), "", limits(rows), ""]
     out += [*why(rows), ""] if width >= WIDE else []
     out += [paragraph("warning", text) for text in warnings([w.code for w in c.warnings], [w.text for w in c.warnings])]
@@ -62,15 +64,15 @@ def contenders(rows: Sequence[Row]) -> str:
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """All columns, the most telling first; the time's unit is chosen for the whole table."""
+    """All columns as they stand; where room is short that of the greatest least width goes first. One unit of time for all rows."""
     unit, time = wording.time_column(rows)
     return [
         (0, f"to target\n{unit}", time),
         (60, "× best\nbaseline", wording.speedup_cell),
         (0, "\nsamples/s", lambda r: wording.rate(r["samples_per_s"])),
-        (72, "busy\n%", lambda r: f"{100 * r['utilisation']:.0f}"),
-        (90, "batch\nsamples", lambda r: wording.count(r["mean_batch_samples"])),
-        (100, "update\nms", lambda r: wording.rate(1e3 * r["update_period_s"])),
+        (90, "busy\n%", lambda r: f"{100 * r['utilisation']:.0f}"),
+        (72, "batch\nsamples", lambda r: wording.count(r["mean_batch_samples"])),
+        (USUAL, "update\nms", lambda r: wording.rate(1e3 * r["update_period_s"])),
         (116, "\nlr, momentum", wording.rate_cell),
         (132, "staleness\nupdates", lambda r: wording.staleness(r["staleness_mean"], r["staleness_max"])),
         (148, "to target\nsamples", lambda r: wording.count(r["samples_to_target"])),
@@ -81,11 +83,8 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 def table(rows: Sequence[Row], winner: str | None, width: int) -> Table:
     """The algorithms, fastest first; the winner is marked and bold."""
-    names = [row["name"] if width >= 148 else row["name"].replace(":", ":\n", 1) for row in rows]
-    label = max(len(part) for name in names for part in name.split("\n"))
-    shown = [column for column in columns(rows) if column[0] <= width]
-    while len(shown) > 1 and label + sum(_width(column, rows) + 2 for column in shown) + 4 > width:
-        shown.pop()  # a whole name says more than one column more
+    names, label = _names(rows, width)
+    shown = fitting(rows, width)
     out = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False)
     out.add_column("", width=1)
     out.add_column("\nalgorithm", overflow="fold", min_width=min(label, width // 2))
@@ -96,6 +95,35 @@ def table(rows: Sequence[Row], winner: str | None, width: int) -> Table:
         cells = [Text(cell(row)) for _, _, cell in shown]
         out.add_row("▶" if best else "", Text(name), *cells, style="bold green" if best else "")
     return out
+
+
+def fitting(rows: Sequence[Row], width: int) -> list[Column]:
+    """The columns that have room beside whole names: a whole name says more than one column more."""
+    shown = [column for column in columns(rows) if column[0] <= width]
+    while len(shown) > 1 and _needs(shown, rows, width) > width:
+        shown.remove(max(reversed(shown), key=lambda column: column[0]))
+    return shown
+
+
+def hidden(rows: Sequence[Row], width: int) -> str:
+    """`busy, batch, update hidden: 100 columns or --json show them`: what a usual table has and this one has not; else nothing."""
+    usual = [column for column in columns(rows) if column[0] <= USUAL]
+    shown = {header for _, header, _ in fitting(rows, width)}
+    names = [header.strip().split("\n")[0] for _, header, _ in usual if header not in shown]
+    if not names:
+        return ""
+    return f"{', '.join(names)} hidden: {max(USUAL, _needs(usual, rows, USUAL))} columns or --json show them"
+
+
+def _needs(shown: Sequence[Column], rows: Sequence[Row], width: int) -> int:
+    """Columns of the terminal that names and cells take."""
+    return _names(rows, width)[1] + sum(_width(column, rows) + 2 for column in shown) + 4
+
+
+def _names(rows: Sequence[Row], width: int) -> tuple[list[str], int]:
+    """The names as they are written, in two lines on all but wide terminals; and the longest line."""
+    names = [row["name"] if width >= 148 else row["name"].replace(":", ":\n", 1) for row in rows]
+    return names, max(len(part) for name in names for part in name.split("\n"))
 
 
 def _width(column: Column, rows: Sequence[Row]) -> int:

@@ -102,7 +102,18 @@ def test_tables_fit_the_width(width: int) -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= width
     assert ("update" in "".join(lines[:6])) == (width >= 120)  # wider screens show more
+    said = [line for line in lines if "hidden" in line]
+    assert said == ([] if width >= 120 else ["busy, batch, update hidden: 102 columns or --json show them"])
     assert "…" not in "".join(lines[:14])  # nothing is cut
+
+
+def test_what_goes_into_a_pipe_has_whole_tables() -> None:
+    command = [*HETSIM, "compare", "homogeneous-4", "-a", "s-sgd", "-a", "abs-sgd", "--quick"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL, env=environment()
+    )
+    assert "update" in "".join(done.stdout.splitlines()[:6]) and "hidden" not in done.stdout
+    assert 80 < max(map(len, done.stdout.splitlines())) <= 100
 
 
 def test_a_closed_pipe_is_quiet() -> None:
