@@ -69,9 +69,15 @@ def init(
     Examples:
       hetsim init --gpus A100:2,V100:2 --slow d:1gbit > my.yaml
       hetsim init --gpus T4:8 --bandwidth 25gbit -o my.yaml
+      hetsim init --gpus '?'                     # the GPUs of the catalogue
     """
     from hetsim.cluster import init_profile
 
+    if gpus.strip() == "?":
+        from hetsim.cli import tables
+
+        emit_rich(*tables.gpus())
+        return
     links = [part.strip() for text in slow or () for part in text.split(",") if part.strip()]
     _deliver(init_profile(gpus, slow=links, bandwidth=bandwidth, workload=workload, name=name), output, force)
 

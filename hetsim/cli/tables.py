@@ -42,6 +42,22 @@ def profiles(found: Mapping[str, str], default: str) -> list[Any]:
     return [table]
 
 
+def gpus() -> list[Any]:
+    """The catalogue: memory of each GPU, and the workloads on which it was measured."""
+    from hetsim.cluster import catalogue
+    from hetsim.cluster.checks import speed_known
+
+    table = grid("GPU", "memory", "measured on", right=frozenset({1}))
+    for name in catalogue.gpu_names():
+        measured = [workload for workload in catalogue.workload_names() if speed_known(name, workload)]
+        memory = wording.size(catalogue.gpu(name).memory_bytes)
+        table.add_row(Text(name, style="bold"), memory, ", ".join(measured) or wording.NONE)
+    return [
+        table,
+        Text("Any other GPU or workload: state your own step times (step_times_s, or hetsim import).", style="dim"),
+    ]
+
+
 def algorithms(known: Mapping[str, type[Algorithm]]) -> list[Any]:
     """Per algorithm what it is and where it is described, then its options with defaults."""
     out: list[Any] = []

@@ -82,10 +82,18 @@ def _parse_gpus(text: str) -> list[tuple[str, int]]:
         gpu, _, count = entry.partition(":")
         if count and not re.fullmatch(r"[1-9]\d{0,6}", count.strip()):
             raise UsageError(f"--gpus {entry}: cannot read the count (write {gpu}:2)")
-        wanted.append((catalogue.gpu(gpu.strip()).name, int(count or 1)))
+        wanted.append((_known(gpu.strip()), int(count or 1)))
     if not wanted:
         raise UsageError("--gpus names no GPU (write A100:2,V100:2)")
     return wanted
+
+
+def _known(gpu: str) -> str:
+    try:
+        return catalogue.gpu(gpu).name
+    except UsageError as error:
+        own = "for one that is not in the catalogue state step_times_s in the profile, without gpu; --gpus '?' lists the catalogue"
+        raise UsageError(f"{error}; {own}") from None
 
 
 def _check_speeds(gpus: Sequence[str], workload: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hetsim.cli import main
+from hetsim.cluster import catalogue
 
 QUICK = ["--set", "training.target_loss=1.2", "--set", "training.seeds=2", "--jobs", "1"]
 
@@ -237,6 +238,16 @@ def test_init_writes_a_profile_that_loads(capsys: pytest.CaptureFixture[str], tm
     mine = tmp_path / "mine.yaml"
     assert run(capsys, "init", "--gpus", "T4:3", "-o", mine)[0] == 0
     assert run(capsys, "simulate", mine, "-a", "asgd", "--updates", "12")[0] == 0
+
+
+def test_init_lists_the_gpus_with_what_they_were_measured_on(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "init", "--gpus", "?")
+    assert code == 0 and err == ""
+    measured = {line.split()[0]: line for line in out.splitlines() if "-cifar10" in line or "-imagenet" in line}
+    assert set(measured) == set(catalogue.gpu_names())
+    assert "resnet18-cifar10, resnet50-imagenet" in measured["A100"]
+    assert "resnet18-cifar10" in measured["T4"] and "resnet50-imagenet" not in measured["T4"]
+    assert "40 GB" in measured["A100"] and max(map(len, out.splitlines())) <= 100
 
 
 def test_import_prints_the_profile_to_stdout_and_the_fit_to_stderr(

@@ -50,6 +50,11 @@ def test_init_takes_a_gpu_model_as_slow() -> None:
     "gpus, slow, wanted",
     [
         ("A100:2,V10", (), "unknown GPU 'V10' (did you mean V100?)"),
+        (
+            "GTX1080:2",
+            (),
+            "unknown GPU 'GTX1080' (did you mean RTX2080Ti?); for one that is not in the catalogue state step_times_s",
+        ),
         ("A100:two", (), "--gpus A100:two: cannot read the count (write A100:2)"),
         ("A100:0", (), "--gpus A100:0: cannot read the count (write A100:2)"),
         (" , ", (), "--gpus names no GPU (write A100:2,V100:2)"),
