@@ -82,12 +82,14 @@ def shares(workers: Sequence[Share], split: str) -> Any:
 def alternatives(found: Sequence[Alternative]) -> Any:
     """What else was tried, the fastest first."""
     table = grid("also tried", "to target", "× as long", "limited by", right=frozenset({1, 2}))
+    table.columns[0].no_wrap = True
     for one in found[:MOST_ALTERNATIVES]:
+        name = one.name.replace(":", ":\n", 1).replace(",", ",\n").replace(" (", "\n(")
         ratio = "" if one.slower.value is None else f"{one.slower.value:.2f}"
         if one.slower.low is not None and one.slower.high is not None:
             ratio += f" ({one.slower.low:.2f} – {one.slower.high:.2f})"
         time = "not reached" if one.seconds is None else wording.seconds(one.seconds)
-        table.add_row(Text(one.name), time, ratio, Text(re.split("[:;]", one.limited_by)[0]))
+        table.add_row(Text(name), time, ratio, Text(re.split("[:;]", one.limited_by)[0]))
     if len(found) > MOST_ALTERNATIVES:
         table.add_row(f"and {len(found) - MOST_ALTERNATIVES} more: --json", "", "", "")
     return table

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import shlex
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from hetsim.cli import main
+from hetsim.cli import main, plans
+from hetsim.comparison import Speedup
+from hetsim.plan import Alternative
 
 PROFILE = """\
 schema_version: 1
@@ -64,6 +68,25 @@ def test_it_prints_what_to_do_why_and_what_to_copy(capsys: pytest.CaptureFixture
     assert command[:2] == ["hetsim", "simulate"]
     code, again, err = run(capsys, *command[1:], "--updates", "30")
     assert (code, err) == (0, "") and "lb-bsp on pair" in again
+
+
+def test_names_of_what_else_was_tried_are_whole() -> None:
+    points = ("local-prediction", "look-ahead")
+    tried = [
+        Alternative(
+            name=f"one-step-delay-balanced:compute_point={point} (global_batch_samples=1024)",
+            seconds=251.0,
+            slower=Speedup(value=1.03, low=1.02, high=1.04),
+            limited_by="network (all links, 9.4 Gbit/s): 2 % of all worker time is spent waiting for it",
+            seeds=5,
+        )
+        for point in points
+    ]
+    shown = io.StringIO()
+    Console(width=80, file=shown).print(plans.alternatives(tried))
+    text = " ".join(shown.getvalue().split())
+    assert "…" not in text and all(f"compute_point={point}" in text for point in points)
+    assert all(text.split().count(word) == len(points) for word in ("network", "(all", "links,", "9.4", "Gbit/s)"))
 
 
 def test_json(capsys: pytest.CaptureFixture[str], profile: Path) -> None:
