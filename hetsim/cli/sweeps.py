@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from hetsim import wording
 from hetsim.cli.tables import grid
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
     from hetsim.sweeps.summary import Gain, Summary, Trend
 
 DOCUMENT_VERSION = 1
+MOST_CELLS = 12  # told one by one [our choice]
 
 
 def document(sweep: Sweep) -> dict[str, Any]:
@@ -50,11 +54,12 @@ def estimate(expected: Estimate) -> list[Any]:
 
 
 def summary(sweep: Sweep) -> list[Any]:
-    """Who wins where, and where what is not a baseline pays."""
+    """The cells where they are few; who wins where, and where what is not a baseline pays."""
     from hetsim.sweeps.page import steady_note
 
     found = sweep.summary()
-    out: list[Any] = [_wins(found)]
+    out: list[Any] = [_cells(sweep), ""] if sweep.spec.cells <= MOST_CELLS else []
+    out.append(_wins(found))
     if found.nobody:
         out.append(f"In {found.nobody:,} cells nobody reaches the target.")
     if found.gains:
@@ -63,6 +68,19 @@ def summary(sweep: Sweep) -> list[Any]:
         out += [_trend(trend) for trend in found.trends]
     note = steady_note(sweep.table)
     return [*out, *(["", note] if note else [])]
+
+
+def _cells(sweep: Sweep) -> Table:
+    """The swept values of every cell, who is the fastest there, and its time."""
+    fields, by_cell = sweep.spec.fields, itertools.groupby(sweep.rows(), key=lambda row: row["cell"])
+    last = len(fields) + 2
+    table = grid("cell", *fields, "fastest", "to target", right=frozenset({0, last}))
+    for cell, rows in by_cell:
+        best = min(rows, key=lambda row: math.inf if row["seconds"] is None else row["seconds"])
+        won = best["seconds"] is not None
+        end = (best["algorithm"], wording.seconds(best["seconds"])) if won else (wording.NONE, "not reached")
+        table.add_row(str(cell), *(Text(_short(best[field])) for field in fields), *end)
+    return table
 
 
 def _wins(found: Summary) -> Table:

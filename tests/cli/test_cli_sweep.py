@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_clusters import SMALL
 
+from hetsim import wording
 from hetsim.cli import main
 
 QUICK = ["-a", "s-sgd", "-a", "abs-sgd", "-j", "1", "--set", "training.target_loss=1.2"]
@@ -53,6 +54,12 @@ def test_a_grid_prints_who_wins_and_writes_a_folder(capsys: pytest.CaptureFixtur
     table = pq.read_table(tmp_path / "out" / "sweep.parquet")
     assert table["network.bandwidth_gbit_per_s"].to_pylist() == [1.0, 1.0, 10.0, 10.0, 100.0, 100.0]
     assert table["algorithm"].to_pylist() == ["s-sgd", "abs-sgd"] * 3
+    cells = [line.split() for line in out.splitlines()[2:5]]
+    for i, (cell, bandwidth, fastest, *seconds) in enumerate(cells):
+        pair = dict(zip(("s-sgd", "abs-sgd"), table["seconds"].to_pylist()[2 * i : 2 * i + 2], strict=True))
+        best = min(pair, key=lambda name: pair[name])
+        assert (int(cell), float(bandwidth), fastest) == (i, 10.0**i, best)
+        assert " ".join(seconds) == wording.seconds(pair[best])
     assert run(capsys, *command)[2].endswith("was complete already\n")
 
 
