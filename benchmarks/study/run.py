@@ -40,10 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--dry-run", action="store_true", help="count what is missing")
     asked = parser.parse_args(arguments)
-    kinds, sizes = asked.kinds.split(","), [int(size) for size in asked.sizes.split(",")]
+    kinds, sizes = asked.kinds.split(","), asked.sizes.split(",")
     chosen = [c for c in contestants() if asked.algorithms is None or c.name in asked.algorithms.split(",")]
+    known = {"--kinds": (kinds, list(KINDS)), "--sizes": (sizes, [*map(str, SIZES)])}
+    if asked.algorithms is not None:
+        known["--algorithms"] = (asked.algorithms.split(","), [c.name for c in contestants()])
+    for option, (given, there) in known.items():
+        if odd := [each for each in given if each not in there]:
+            parser.error(f"{option}: {', '.join(odd)}: not one of {', '.join(there)}")
     folder = Path(asked.output)
-    pieces = [(kind, size, one) for size in sizes for kind in kinds for one in chosen]
+    pieces = [(kind, size, one) for size in map(int, sizes) for kind in kinds for one in chosen]
     missing = [p for p in pieces if not _is_kept(folder, *p)]
     print(f"{len(pieces)} pieces, {len(missing)} to compute", file=sys.stderr)
     if asked.dry_run:

@@ -241,3 +241,15 @@ def test_the_rule_finds_what_tells_the_clusters_apart(study: dict[str, ModuleTyp
     assert math.isinf(drawn.gain(those[0], ("one-step-delay-balanced",)))
     opposite = drawn.Rule(quantity=rule.quantity, threshold=rule.threshold, above=False)
     assert drawn.right(opposite, those, ("s-sgd", "lb-bsp")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--kinds", "bogus"), ("--sizes", "five"), ("--sizes", "5"), ("--algorithms", "lb-bsp,lb")]
+)
+def test_what_the_study_does_not_know_is_told(
+    study: dict[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        study["run"].main(["-o", str(tmp_path), option, value, "--dry-run"])
+    assert stopped.value.code == 2
+    assert f"{option}: {value.split(',')[-1]}: not one of" in capsys.readouterr().err
