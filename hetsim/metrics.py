@@ -113,6 +113,7 @@ def timing(s: Schedule, cluster: Cluster) -> Timing:
     else:  # too short for a half: all of it
         start, end = 0.0, float(times[-1]) if count else s.horizon_s
         done, periods = int(samples.sum()), max(count, 1)
+        end = end if end > start else s.horizon_s  # an averaging that nobody computed before
     window = end - start
     n = s.n
 
@@ -146,7 +147,7 @@ def timing(s: Schedule, cluster: Cluster) -> Timing:
         updates=count,
         start_s=start,
         end_s=end,
-        samples_per_s=done / window if window > 0 else float("inf"),
+        samples_per_s=done / window if window > 0 else 0.0,
         update_period_s=window / periods,
         mean_batch_samples=done / periods,
         utilisation=float(busy.sum()) / whole,

@@ -120,6 +120,12 @@ def test_short_runs_have_figures(updates: int) -> None:
     assert t.samples_per_s == pytest.approx(4 / 6)
 
 
+def test_a_run_whose_only_update_is_at_its_start_has_finite_figures() -> None:
+    """AD-PSGD averages beside the computation, over a free link here: at once, before anything was computed."""
+    t = simulate(cluster([1.0, 0.5], global_batch_samples=4, micro_batch_samples=4, max_samples=2), "ad-psgd").timing
+    assert t.updates == 1 and t.samples_per_s == 0 and 0 <= t.utilisation <= 1
+
+
 def test_what_limits_is_named() -> None:
     straggler = two(bandwidths=[400.0, 400.0])
     assert limited_by(figures("s-sgd", c=straggler, overlap=False), straggler).startswith("straggler b: 2")
