@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     missing = [i for i in range(asked.clusters) if not _place(folder, i).exists()]
     compute(piece, [(folder, i) for i in missing], asked.jobs)
-    found = pieces.read(folder)
+    found = pieces.read(folder, {"features"})
     if asked.keep is not None:
         pieces.keep(found, asked.keep)
     print(tables(found))

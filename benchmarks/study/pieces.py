@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hetsim.sweeps.cell import run_cell
 SEED = 0
 CLEARLY = 1.1  # [our choice] several times what a steady state is off as a rule
 FIGURES = ("seconds", "samples_to_target", "updates_to_target", "learning_rate", "momentum", "method")
+NEEDS = frozenset({"kind", "size", "name", "tried", "best"})  # of a piece of the study
 
 
 def tried(one: Contestant, cluster_at: Callable[[int], Cluster]) -> list[dict[str, Any]]:
@@ -57,8 +58,9 @@ def compute(piece: Callable[..., str], missing: Sequence[tuple[Any, ...]], jobs:
         print(f"{done}/{len(missing)} {said}", file=sys.stderr, flush=True)
 
 
-def read(place: Path) -> list[dict[str, Any]]:
-    """All pieces of a folder, or of the file that `keep` wrote. Raises SystemExit where there are none, or what is there is none."""
+def read(place: Path, needs: Set[str] = NEEDS) -> list[dict[str, Any]]:
+    """All pieces of a folder, or of the file that `keep` wrote. Raises SystemExit where there are none, or what is there is none: not an
+    object of JSON with the keys that it needs."""
     if place.is_dir():
         found = [(path, path.read_text(encoding="utf-8")) for path in sorted(place.glob("*.json"))]
     elif place.exists():
@@ -67,15 +69,20 @@ def read(place: Path) -> list[dict[str, Any]]:
         raise SystemExit(f"{place}: no such folder or file")
     if not found:
         raise SystemExit(f"{place}: no pieces there")
-    return [_parsed(path, text) for path, text in found]
+    return [_parsed(path, text, needs) for path, text in found]
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def read_one(place: Path) -> dict[str, Any]:
+    """The piece of one file. Raises SystemExit where the file holds none."""
+    return _parsed(place, place.read_text(encoding="utf-8"), NEEDS)
+
+
+def _parsed(path: Path, text: str, needs: Set[str]) -> dict[str, Any]:
     try:
         document = json.loads(text)
     except ValueError as error:
         raise SystemExit(f"{path}: not a piece ({error}); delete it and run again") from None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or not needs <= document.keys():
         raise SystemExit(f"{path}: not a piece; delete it and run again")
     return document
 

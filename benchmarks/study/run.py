@@ -2,6 +2,7 @@
 
     python benchmarks/study/run.py -o study            # computes what is missing, then prints the tables
     python benchmarks/study/run.py -o study --kinds unequal --sizes 4
+    python benchmarks/study/run.py -o study --from benchmarks/study/found.jsonl    # goes on from what was found and kept in one file
 
 1. **Choose.** Every algorithm with the batches of its grid on one seed, learning rate and momentum tuned for each: steady states
    (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept; the grid is walked
@@ -24,7 +25,7 @@ from typing import Any
 
 import results
 from design import KINDS, LONG, MAX_SAMPLES, ROOM, SEEDS, SIZES, Contestant, after_changes, contestants, profile_of
-from pieces import SEED, compute, soonest, tried
+from pieces import SEED, compute, read, read_one, soonest, tried
 
 from hetsim import compare, writing
 from hetsim.simulate import versions
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="default: all")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="default: all")
     parser.add_argument("--algorithms", default=None, help="default: every registered one")
+    parser.add_argument(
+        "--from", dest="kept", type=Path, metavar="FILE", help="put the pieces of this file where the folder lacks them"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--dry-run", action="store_true", help="count what is missing")
     asked = parser.parse_args(arguments)
@@ -49,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if odd := [each for each in given if each not in there]:
             parser.error(f"{option}: {', '.join(odd)}: not one of {', '.join(there)}")
     folder = Path(asked.output)
+    if asked.kept is not None:
+        _unpack(asked.kept, folder)
     pieces = [(kind, size, one) for size in map(int, sizes) for kind in kinds for one in chosen]
     missing = [p for p in pieces if not _is_kept(folder, *p)]
     print(f"{len(pieces)} pieces, {len(missing)} to compute", file=sys.stderr)
@@ -60,17 +66,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _place(folder: Path, kind: str, size: int, one: Contestant) -> Path:
-    name = f"{KINDS[kind]}-{size}.{one.name.replace(':', '_').replace('=', '-')}.json"
-    return folder / name
+def _place(folder: Path, kind: str, size: int, name: str) -> Path:
+    return folder / f"{KINDS[kind]}-{size}.{name.replace(':', '_').replace('=', '-')}.json"
+
+
+def _unpack(kept: Path, folder: Path) -> None:
+    """Each piece of one file into a file of its own, unless the folder has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for document in read(kept):
+        place = _place(folder, document["kind"], document["size"], document["name"])
+        if not place.exists():
+            _write(place, document)
+
+
+def _write(place: Path, document: dict[str, Any]) -> None:
+    writing.write_file(place, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
 def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
     """Whether the piece is there, of the variants that are asked for now, with batches of the grid."""
-    place = _place(folder, kind, size, one)
+    place = _place(folder, kind, size, one.name)
     if not place.exists():
         return False
-    rows = json.loads(place.read_text(encoding="utf-8"))["tried"]
+    rows = read_one(place)["tried"]
     return {row["label"] for row in rows} == set(one.labels) and {row["batch"] for row in rows} <= set(one.values)
 
 
@@ -82,7 +100,7 @@ def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
         "kind": kind, "size": size, "name": one.name, "path": one.path, "seed": SEED, "versions": versions(),
         "tried": rows, "best": None if best is None else _repeated(kind, size, one.path, best),
     }  # fmt: skip
-    writing.write_file(_place(folder, kind, size, one), json.dumps(document, indent=1, allow_nan=False) + "\n")
+    _write(_place(folder, kind, size, one.name), document)
     seconds = None if document["best"] is None else document["best"]["row"]["seconds"]
     return f"{kind} {size} {one.name}: " + ("not reached" if seconds is None else f"{seconds:.0f} s")
 
