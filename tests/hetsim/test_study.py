@@ -74,7 +74,7 @@ def pieces(
         best = (
             None if not by_seed else {"label": name, "batch": 1, "seeds": seeds, "seconds_by_seed": by_seed, "row": {}}
         )
-        text = json.dumps({"kind": kind, "size": 4, "name": name, "best": best})
+        text = json.dumps({"kind": kind, "size": 4, "name": name, "tried": [], "best": best})
         (folder / f"{kind}.{name}.json").write_text(text, encoding="utf-8")
     found: list[object] = study["results"].read(folder)
     return found
@@ -192,8 +192,29 @@ def test_a_piece_of_another_grid_is_computed_again(study: dict[str, ModuleType],
         ([], False),
     ):
         rows = [{"label": label, "batch": value} for label, value in tried]
-        place.write_text(json.dumps({"tried": rows}), encoding="utf-8")
+        document = {"kind": "unequal", "size": 4, "name": "lb-bsp", "tried": rows, "best": None}
+        place.write_text(json.dumps(document), encoding="utf-8")
         assert is_kept(tmp_path, "unequal", 4, one) == kept
+
+
+def test_the_study_goes_on_from_one_file_and_names_a_torn_piece(
+    study: dict[str, ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, asked = tmp_path / "study", ["--algorithms", "lb-bsp", "--sizes", "4", "--kinds", "unequal", "--dry-run"]
+    found = FOLDER / "found.jsonl"
+    main = study["run"].main
+    main(["-o", str(folder), *asked])
+    assert "1 pieces, 1 to compute" in capsys.readouterr().err
+    main(["-o", str(folder), "--from", str(found), *asked])
+    assert "1 pieces, 0 to compute" in capsys.readouterr().err
+    assert len([*folder.iterdir()]) == len(found.read_text(encoding="utf-8").splitlines())
+    torn = folder / "mixed-gpu-4.lb-bsp.json"
+    torn.write_text('{"kind": "unequal"', encoding="utf-8")
+    main(
+        ["-o", str(folder), "--from", str(found), "--algorithms", "s-sgd", "--dry-run"]
+    )  # what is there stays as it is
+    with pytest.raises(SystemExit, match=r"lb-bsp\.json: not a piece .*; delete it and run again"):
+        main(["-o", str(folder), *asked])
 
 
 @pytest.mark.parametrize(
