@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from rich.table import Table
 
 from abs_sgd import workloads
 from hetsim.convergence.stability import best_kappa
+from hetsim.errors import HetsimError
 
 Sections = Mapping[str, Sequence[Method]]
 
@@ -361,4 +363,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HetsimError as error:
+        sys.exit(f"error: {error}")

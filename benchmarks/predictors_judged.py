@@ -329,4 +329,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except HetsimError as error:
+        sys.exit(f"error: {error}")

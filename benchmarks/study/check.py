@@ -40,6 +40,7 @@ from hetsim.compute.model import pass_model
 from hetsim.convergence.constants import constants_of
 from hetsim.convergence.nqm import NoisyQuadratic
 from hetsim.convergence.predictor import Setting
+from hetsim.errors import HetsimError
 from hetsim.labels import parse
 from hetsim.sweeps.cell import run_cell
 from hetsim.tuning import STEP
@@ -95,17 +96,20 @@ def _cheaper(worker: Worker, factor: float) -> Worker:
 
 
 def cells(study: Path, known: Convergence, names: Sequence[str] = CHECKED) -> Iterable[tuple[str, str, Cluster]]:
-    """Kind, label and cluster of all, with the study's batches. Raises SystemExit where the study lacks one."""
+    """Kind, label and cluster of all, with the study's batches. Raises HetsimError where the study lacks one."""
     found = {(each["kind"], each["name"]): each for each in pieces.read(study) if each["size"] == SIZE}
     for kind in KINDS:
         for name in names:
             if (kind, name) not in found:
-                raise SystemExit(
+                raise HetsimError(
                     f"{study} lacks {name} ({kind}): run benchmarks/study/run.py -o {study} --sizes {SIZE} first"
                 )
             document = found[kind, name]
             best = document["best"]
-            assert best is not None, f"{name} did not reach the target on {kind}"
+            if best is None:
+                raise HetsimError(
+                    f"{name} does not reach the target on the cluster {kind} in {study}: it can't be checked there"
+                )
             cluster = after_changes(profile_of(kind, SIZE, document["path"], best["batch"], MAX_SAMPLES).cluster())
             yield kind, best["label"], cheaper(cluster, known)[0]
 
@@ -202,11 +206,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--algorithms", default=",".join(CHECKED), help="default: %(default)s")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing")
     asked = parser.parse_args(arguments)
+    names = asked.algorithms.split(",")
+    if odd := [each for each in names if each not in CHECKED]:
+        parser.error(f"--algorithms: {', '.join(odd)}: not one of {', '.join(CHECKED)}")
     asked.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     judged = replace(network("cifar10"), margin=MARGIN)
     known, found = fitted(asked.output, judged), []
-    for kind, label, cluster in cells(asked.study, known, asked.algorithms.split(",")):
+    for kind, label, cluster in cells(asked.study, known, names):
         trainer = Trainer(folder=asked.output, judged=judged, training=cluster.training, dry=asked.dry_run)
         try:
             found.append(checked(kind, label, cluster, trainer))
@@ -224,4 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        sys.exit(main())
+    except HetsimError as error:
+        sys.exit(f"error: {error}")
