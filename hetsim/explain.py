@@ -21,6 +21,7 @@ from hetsim.metrics import Timing
 from hetsim.period import MOST_EVENTS, UPDATES, Figures, Part, Period, without_luck
 from hetsim.rows import timing_row
 from hetsim.simulate import simulate
+from hetsim.yardsticks import all_reduce_over_critical
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,8 @@ class Explanation:
     """One period in numbers. `steps` are (name, formula with its numbers, value); where `closed` is None, `why` says so.
 
     `yardsticks` and `warnings` are at the profile's own learning rate, untuned; `sample_share` is each worker's share of the simulated run.
-    `memory`: what each worker keeps; `marginal`: the same without some of them.
+    `all_reduce_over_critical`: of the cluster (`hetsim.yardsticks`). `memory`: what each worker keeps; `marginal`: the same without some
+    of them.
     """
 
     profile: str
@@ -43,6 +45,7 @@ class Explanation:
     left_out: tuple[str, ...]
     sample_share: Mapping[str, float]
     yardsticks: Yardsticks
+    all_reduce_over_critical: float | None
     memory: tuple[MemoryUse, ...]
     marginal: tuple[Marginal, ...]
     warnings: tuple[Caution, ...]
@@ -75,6 +78,7 @@ def explain(cluster: Any, algorithm: str, options: Mapping[str, Any] | None = No
         left_out=(*period.left_out(), *left_out(resolved)),
         sample_share=row.sample_share,
         yardsticks=row.yardsticks,
+        all_reduce_over_critical=all_reduce_over_critical(resolved),
         memory=memory_of(simulated),
         marginal=marginals(resolved, program, seed=seed, whole=simulated),
         warnings=unique(

@@ -4,6 +4,7 @@
     lr·h / bound       learning rate × largest curvature beside the largest stable one
     period / ideal     time per update over the least in which these workers compute its samples, none ever waiting, the network free
     T / T*             time to target over T* (`hetsim.convergence.complexity`), each worker at its best rate
+    C / t_crit         one all-reduce over the time in which these workers compute a critical batch: of a cluster, before any run
 
 `hetsim.reasons` has the line that says what each one tells; whoever prints a yardstick prints its line.
 """
@@ -22,8 +23,10 @@ from hetsim.convergence.nqm import NoisyQuadratic, circumstances
 from hetsim.convergence.predictor import Setting
 from hetsim.convergence.progress import progress_of
 from hetsim.metrics import update_times
+from hetsim.network.fabric import Fabric
 from hetsim.simulate import Result
 
+USUAL = 128  # samples of a pass at which a cluster's speed is taken [our choice]
 DEEP = 10**9  # samples of a pass without a cap: on a line the rate no longer grows
 
 
@@ -55,6 +58,27 @@ def least_time(cluster: Cluster) -> float | None:
     known = constants_of(cluster.workload).noise_scale
     difficulty = Difficulty(l_delta=known.min_updates, epsilon=1.0, sigma2=known.noise_scale_samples)
     return optimal_time([1.0 / rate for rate in rates], difficulty).seconds
+
+
+def critical_seconds(cluster: Cluster) -> float:
+    """Time in which the workers compute a critical batch (the gradient noise scale), in passes of 128 samples or what memory holds, none
+    ever waiting; 0 where a worker takes no time."""
+    rates = [_usual_rate(worker) for worker in cluster.workers]
+    critical = constants_of(cluster.workload).noise_scale.noise_scale_samples
+    return critical / math.fsum(rates) if all(map(math.isfinite, rates)) else 0.0
+
+
+def _usual_rate(worker: Worker) -> float:
+    samples = min(USUAL, worker.max_batch_samples or USUAL)
+    seconds = pass_model(worker).seconds(samples)
+    return samples / seconds if seconds > 0 else math.inf
+
+
+def all_reduce_over_critical(cluster: Cluster) -> float | None:
+    """One all-reduce of the gradients at the start over `critical_seconds`; None for workers that take no time."""
+    seconds = Fabric.of(cluster).all_reduce_seconds(tuple(range(cluster.n)), cluster.workload.gradient_bytes)
+    critical = critical_seconds(cluster)
+    return seconds / critical if critical > 0 else None
 
 
 def yardsticks(result: Result, *, setting: Setting | None, seconds: float | None = None) -> Yardsticks:

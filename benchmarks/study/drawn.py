@@ -28,7 +28,8 @@ from results import markdown
 from hetsim import load_profile, writing
 from hetsim.cluster import Profile
 from hetsim.compute.model import pass_model
-from hetsim.convergence.constants import constants_of
+from hetsim.network.fabric import Fabric
+from hetsim.yardsticks import critical_seconds
 
 GPUS = ("A100", "QuadroRTX6000", "RTX2080Ti", "T4")  # measured in one study (Sia, SOSP 2023)
 SIZES = (4, 8, 16)
@@ -66,18 +67,16 @@ def draw(index: int, *overrides: str) -> Profile:
 def features(profile: Profile) -> dict[str, float]:
     """What a person knows of a cluster before anything is simulated.
 
-    `all_reduce_s`: one ring all-reduce by the slowest link; `critical_s`: in which the whole cluster computes a critical batch, nobody
-    waiting; `spread`: speed of the fastest over that of the slowest, in samples/s at 128 samples.
+    `all_reduce_s`: one ring all-reduce; `critical_s`: in which the whole cluster computes a critical batch, nobody waiting; `spread`: speed
+    of the fastest over that of the slowest, in samples/s at 128 samples.
     """
     cluster = profile.cluster()
     speeds = [128 / pass_model(w).seconds(128) for w in cluster.workers]
-    critical = constants_of(cluster.workload).noise_scale.noise_scale_samples
-    n, slowest = cluster.n, min(cluster.network.links, key=lambda link: link.bytes_per_s)
-    part = cluster.workload.gradient_bytes / n
+    payload, everybody = cluster.workload.gradient_bytes, tuple(range(cluster.n))
     return {
-        "workers": float(n),
-        "all_reduce_s": 2 * (n - 1) * (slowest.latency_s + part / slowest.bytes_per_s),
-        "critical_s": critical / sum(speeds),
+        "workers": float(cluster.n),
+        "all_reduce_s": Fabric.of(cluster).all_reduce_seconds(everybody, payload),
+        "critical_s": critical_seconds(cluster),
         "spread": max(speeds) / min(speeds),
         "jitter": cluster.workers[0].jitter_cv,
     }

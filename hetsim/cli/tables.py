@@ -165,7 +165,11 @@ def explanation(e: Explanation) -> list[Any]:
         out.append(paragraph("no closed form", e.why))
     if e.left_out:
         out.append(paragraph("the closed form leaves out", ", ".join(e.left_out)))
-    out += ["", yardsticks({"yardsticks": plain(e.yardsticks), "sample_share": e.sample_share})]
+    why = yardsticks({"yardsticks": plain(e.yardsticks), "sample_share": e.sample_share})
+    why.add_row(
+        Text(reasons.NETWORK, style="bold"), reasons.ratio(e.all_reduce_over_critical), Text(reasons.NETWORK_MEANS)
+    )
+    out += ["", why]
     out += [paragraph("warning", caution.text) for caution in e.warnings]
     return out
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 
 import pytest
 from handmade_clusters import cluster
@@ -23,7 +25,14 @@ from hetsim.explain import explain
 from hetsim.export import simulation_document
 from hetsim.report import Material, report_html
 from hetsim.simulate import simulate
-from hetsim.yardsticks import best_rate, ideal_period, least_time, yardsticks
+from hetsim.yardsticks import (
+    all_reduce_over_critical,
+    best_rate,
+    critical_seconds,
+    ideal_period,
+    least_time,
+    yardsticks,
+)
 
 sizes = st.integers(1, 60)
 times = st.floats(0.001, 2.0)
@@ -99,6 +108,25 @@ def test_the_least_time() -> None:
     assert least_time(c) == pytest.approx(by_definition(c), rel=1e-12)
     slow = replace(c.workers[0], rank=4, name="x", step_times_s=(), samples_per_s=0.001, overhead_s=0.0, floor_s=0.0)
     assert least_time(replace(c, workers=(*c.workers, slow))) == pytest.approx(by_definition(c), rel=1e-6)  # left out
+
+
+def test_the_all_reduce_over_the_critical_batch_by_hand() -> None:
+    c = load_profile("mixed-gpu-4", overrides=["network.bandwidth_gbit_per_s=2", "network.latency_us=100"]).cluster()
+    b = replace(c.workers[1], max_batch_samples=32)
+    c = replace(c, workers=(c.workers[0], b, *c.workers[2:]))
+    rates = [m / pass_model(w).seconds(m) for w, m in zip(c.workers, (128, 32, 128, 128), strict=True)]
+    critical = constants_of(c.workload).noise_scale.noise_scale_samples / sum(rates)
+    assert critical_seconds(c) == pytest.approx(critical, rel=1e-12)
+    ring = 2 * 3 * (1e-4 + c.workload.gradient_bytes / 4 / min(link.bytes_per_s for link in c.network.links))
+    assert all_reduce_over_critical(c) == pytest.approx(ring / critical, rel=1e-12)
+    assert all_reduce_over_critical(cluster([math.inf, 100.0])) is None
+    assert all_reduce_over_critical(cluster([100.0])) == 0.0
+
+
+def test_explain_quotes_the_rule_of_the_study() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    (threshold,) = re.findall(r"\| one-step-delay-balanced \|.*all-reduce / time for a critical batch ≥ ([\d.]+)", page)
+    assert f"over {threshold}" in reasons.NETWORK_MEANS
 
 
 def test_learning_rate_against_the_bound_of_each_delay() -> None:
