@@ -91,7 +91,12 @@ def speedup_cell(row: Mapping[str, Any]) -> str:
     speedup = row.get("speedup_over_best_baseline")
     if not speedup or speedup["value"] is None:
         return NONE
-    return f"{speedup['value']:.2f}" + _around(speedup["low"], speedup["high"], lambda v: f"{v:.2f}")
+    return ratio_cell(speedup["value"], speedup["low"], speedup["high"])
+
+
+def ratio_cell(value: float, low: float | None, high: float | None) -> str:
+    """`1.31 (1.27 – 1.33)`."""
+    return f"{value:.2f}" + _around(low, high, lambda v: f"{v:.2f}")
 
 
 def _around(low: float | None, high: float | None, say: Callable[[float], str]) -> str:

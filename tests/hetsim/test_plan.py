@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from hetsim import wording
 from hetsim.candidates import candidates
 from hetsim.cluster import Profile, load_profile
 from hetsim.cluster.spec import Worker
@@ -112,6 +114,33 @@ def test_of_what_cannot_be_told_apart_the_simplest_is_taken() -> None:
     found = cheap(two_and_two(300.0, 300.0, 32), "lb-bsp", "one-step-delay", "s-sgd")
     assert found.label == "s-sgd" and found.trigger is None and found.compute_point is None
     assert {share.batch_samples for share in found.workers} == {8.0}
+
+
+def test_why_the_fastest_was_not_taken() -> None:
+    alone = cheap(two_and_two(300.0, 297.0, 2000), "lb-bsp:dead_band=0", "s-sgd")
+    assert alone.label == "s-sgd" and alone.alternatives[0].seconds < alone.time_to_target_s.median  # type: ignore[operator,union-attr]
+    assert re.search(
+        r"; lb-bsp:dead_band=0.0 is more complicated, and its .* are less by no more than 1 %, our margin$",
+        alone.reasons[0],
+    )
+    text = two_and_two(300.0, 297.0, 64).to_yaml()
+    luck = ["training.seeds=3", "workers.fast.jitter_cv=0.1", "workers.slow.jitter_cv=0.1"]
+    found = cheap(load_profile(text, overrides=luck), "s-sgd", "lb-bsp")
+    fastest = found.alternatives[0]
+    assert found.label != fastest.name and fastest.slower.value is not None
+    assert (
+        f"over 3 seeds its {wording.seconds(fastest.seconds)} can't be told from that: {fastest.slower.value:.2f} ("
+        in found.reasons[0]
+    )
+
+
+def test_the_profile_s_own_setting_is_named_where_another_was_chosen() -> None:
+    profile = two_and_two(300.0, 100.0, 64, overhead=0.02, micro=2)
+    found = cheap(profile, "abs-sgd", "abs-sgd:micro_batch=equal-time")
+    (own,) = [one for one in found.alternatives if one.name == "abs-sgd"]
+    (said,) = [reason for reason in found.reasons if reason.startswith("as the profile has it: it takes ")]
+    assert own.seconds is not None and wording.seconds(own.seconds) in said
+    assert not [reason for reason in cheap(profile, "s-sgd").reasons if reason.startswith("as the profile")]
 
 
 def test_what_does_not_fit_is_left_out_with_its_numbers() -> None:
