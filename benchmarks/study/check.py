@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pieces
 import torch
-from design import GLOBAL_BATCHES, KINDS, after_changes, profile_of
+from design import GLOBAL_BATCHES, KINDS, after_changes, contestants, profile_of
 from judged_networks import network
 from predictors_judged import SEED_STRIDE, NotKept, Trainer, fitted, judge, seconds_of
 from results import markdown
@@ -95,10 +95,12 @@ def _cheaper(worker: Worker, factor: float) -> Worker:
     return replace(worker, step_times_s=times, max_batch_samples=cap)
 
 
-def cells(study: Path, known: Convergence, names: Sequence[str] = CHECKED) -> Iterable[tuple[str, str, Cluster]]:
+def cells(
+    study: Path, known: Convergence, names: Sequence[str] = CHECKED, kinds: Sequence[str] = tuple(KINDS)
+) -> Iterable[tuple[str, str, Cluster]]:
     """Kind, label and cluster of all, with the study's batches. Raises HetsimError where the study lacks one."""
     found = {(each["kind"], each["name"]): each for each in pieces.read(study) if each["size"] == SIZE}
-    for kind in KINDS:
+    for kind in kinds:
         for name in names:
             if (kind, name) not in found:
                 raise HetsimError(
@@ -181,7 +183,7 @@ def ratios(found: Sequence[Checked]) -> tuple[list[str], list[list[str]]]:
     """How many times as fast as the others ABS-SGD is, kind by kind."""
     head = ["abs-sgd over", "cluster", "predicted", "trained"]
     rows = []
-    for name in CHECKED[:-1]:
+    for name in dict.fromkeys(c.label.partition(":")[0] for c in found if not c.label.startswith("abs-sgd")):
         for kind in KINDS:
             there = {c.label.partition(":")[0]: c for c in found if c.kind == kind}
             if {name, "abs-sgd"} <= set(there):
@@ -203,17 +205,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="DIR", help="a file for every Schedule trained"
     )
-    parser.add_argument("--algorithms", default=",".join(CHECKED), help="default: %(default)s")
+    parser.add_argument("--algorithms", default=",".join(CHECKED), help="any of the study; default: %(default)s")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="default: all")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing")
     asked = parser.parse_args(arguments)
-    names = asked.algorithms.split(",")
-    if odd := [each for each in names if each not in CHECKED]:
-        parser.error(f"--algorithms: {', '.join(odd)}: not one of {', '.join(CHECKED)}")
+    names, kinds = asked.algorithms.split(","), asked.kinds.split(",")
+    known_names = [each.name for each in contestants()]
+    for option, given, there in (("--algorithms", names, known_names), ("--kinds", kinds, list(KINDS))):
+        if odd := [each for each in given if each not in there]:
+            parser.error(f"{option}: {', '.join(odd)}: not one of {', '.join(there)}")
     asked.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     judged = replace(network("cifar10"), margin=MARGIN)
     known, found = fitted(asked.output, judged), []
-    for kind, label, cluster in cells(asked.study, known, names):
+    for kind, label, cluster in cells(asked.study, known, names, kinds):
         trainer = Trainer(folder=asked.output, judged=judged, training=cluster.training, dry=asked.dry_run)
         try:
             found.append(checked(kind, label, cluster, trainer))

@@ -18,7 +18,7 @@ from hetsim.cluster.spec import Cluster, Link, Worker
 KINDS = {"unequal": "mixed-gpu", "slow link": "slow-link", "changing": "changing"}
 SIZES = (4, 8, 16)
 SEEDS = 5
-LONG = 10_000  # updates to the target, beyond which a run is not repeated: one seed
+LONG = 20_000  # updates to the target, beyond which a run is not repeated: one seed
 MAX_SAMPLES = 10_000_000  # twice the profiles'; who is on the way is followed further, up to several times S-SGD's time
 LITERAL_MAX_SAMPLES = (
     300_000_000  # a delay at the literal compute point needs up to thirty times the samples, however long it takes

@@ -8,7 +8,7 @@
    (docs/sweeps.md), a changing cluster as it stays after its last change. The soonest batch (and variant) is kept; the grid is walked
    from its middle as long as batches get sooner.
 2. **Repeat.** At that batch the whole run, as `hetsim compare` does it, changes included: tuned on the first of five seeds, repeated on the
-   others. All algorithms meet the same luck on the same seed. Where over 10,000 updates are expected one seed must do.
+   others. All algorithms meet the same luck on the same seed. Where over 20,000 updates are expected one seed must do.
 
 Each piece is a file of its own in the folder, so a run that was stopped goes on where it was; Ctrl-C loses the pieces under way.
 """
@@ -84,17 +84,34 @@ def _write(place: Path, document: dict[str, Any]) -> None:
 
 
 def _is_kept(folder: Path, kind: str, size: int, one: Contestant) -> bool:
-    """Whether the piece is there, of the variants that are asked for now, with batches of the grid."""
+    """Whether the piece is there, of the variants that are asked for now, with batches of the grid, repeated as often as it should be."""
     place = _place(folder, kind, size, one.name)
-    if not place.exists():
+    if (rows := _chosen(place, one)) is None:
         return False
-    rows = read_one(place)["tried"]
-    return {row["label"] for row in rows} == set(one.labels) and {row["batch"] for row in rows} <= set(one.values)
+    best, repeated = soonest(rows), read_one(place)["best"]
+    return best is None or repeated is None or repeated["seeds"] >= _seeds(best)
+
+
+def _chosen(place: Path, one: Contestant) -> list[dict[str, Any]] | None:
+    """What was tried, where all of that is what is asked for now; None otherwise."""
+    if not place.exists():
+        return None
+    rows: list[dict[str, Any]] = read_one(place)["tried"]
+    wanted = {row["label"] for row in rows} == set(one.labels) and {row["batch"] for row in rows} <= set(one.values)
+    return rows if wanted else None
+
+
+def _seeds(best: dict[str, Any]) -> int:
+    return SEEDS if best.get("updates_to_target", math.inf) <= LONG else 1
 
 
 def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
     """One algorithm on one cluster: choose its batch, repeat the run, keep both."""
-    rows = tried(one, lambda value: after_changes(profile_of(kind, size, one.path, value, one.max_samples).cluster()))
+    rows = _chosen(_place(folder, kind, size, one.name), one)
+    if rows is None:
+        rows = tried(
+            one, lambda batch: after_changes(profile_of(kind, size, one.path, batch, one.max_samples).cluster())
+        )
     best = soonest(rows)
     document: dict[str, Any] = {
         "kind": kind, "size": size, "name": one.name, "path": one.path, "seed": SEED, "versions": versions(),
@@ -107,7 +124,7 @@ def piece(folder: Path, kind: str, size: int, one: Contestant) -> str:
 
 def _repeated(kind: str, size: int, path: str, best: dict[str, Any]) -> dict[str, Any]:
     room = max(MAX_SAMPLES, math.ceil(ROOM * best["samples_to_target"]))
-    seeds = SEEDS if best["updates_to_target"] <= LONG else 1
+    seeds = _seeds(best)
     found = compare(profile_of(kind, size, path, best["batch"], room), [best["label"]], seeds=seeds, seed=SEED, jobs=1)
     (row,) = found.algorithms
     time = row.time_to_target_s

@@ -191,10 +191,27 @@ def test_a_piece_of_another_grid_is_computed_again(study: dict[str, ModuleType],
         ([("lb-bsp", 512), ("lb-bsp:dead_band=0", 512)], False),
         ([], False),
     ):
-        rows = [{"label": label, "batch": value} for label, value in tried]
+        rows = [{"label": label, "batch": value, "seconds": None} for label, value in tried]
         document = {"kind": "unequal", "size": 4, "name": "lb-bsp", "tried": rows, "best": None}
         place.write_text(json.dumps(document), encoding="utf-8")
         assert is_kept(tmp_path, "unequal", 4, one) == kept
+
+
+def test_what_was_chosen_is_kept_and_only_repeated_on_more_seeds(
+    study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, one = study["run"], next(c for c in study["design"].contestants() if c.name == "lb-bsp")
+    place = tmp_path / "mixed-gpu-4.lb-bsp.json"
+    rows = [{"label": "lb-bsp", "batch": 512, "seconds": 9.0, "updates_to_target": study["design"].LONG}]
+    document = {"kind": "unequal", "size": 4, "name": "lb-bsp", "tried": rows, "best": {"seeds": 1}}
+    place.write_text(json.dumps(document), encoding="utf-8")
+    assert not run._is_kept(tmp_path, "unequal", 4, one)
+    monkeypatch.setattr(run, "tried", None)  # not called
+    monkeypatch.setattr(run, "_repeated", lambda *of: {"seeds": run._seeds(of[-1]), "row": {"seconds": 9.0}})
+    assert run.piece(tmp_path, "unequal", 4, one) == "unequal 4 lb-bsp: 9 s"
+    assert run._is_kept(tmp_path, "unequal", 4, one)
+    after = json.loads(place.read_text(encoding="utf-8"))
+    assert after["tried"] == rows and after["best"]["seeds"] == study["design"].SEEDS
 
 
 def test_the_study_goes_on_from_one_file_and_names_a_torn_piece(
