@@ -21,10 +21,10 @@ UPDATES = 20
 RUNS: list[Any] = [
     ("s-sgd", {}),
     ("lb-bsp", {}),
-    ("one-step-delay", {}),
+    pytest.param("one-step-delay", {}, marks=pytest.mark.slow),
     ("one-step-delay-balanced", {"compute_point": "look-ahead", "synchronous_updates": 3}),
     ("local-sgd", {"local_steps": 3}),
-    ("local-sgd", {"local_steps": 3, "by_speed": True}),
+    pytest.param("local-sgd", {"local_steps": 3, "by_speed": True}, marks=pytest.mark.slow),
     pytest.param("dropcompute", {"measured_updates": 5, "divisor": "planned"}, marks=pytest.mark.slow),
     pytest.param("omnilearn", {}, marks=pytest.mark.slow),
     pytest.param("od-sgd", {"kappa": 0.5}, marks=pytest.mark.slow),
@@ -54,7 +54,7 @@ def test_a_live_run_is_reproduced_by_its_own_schedule(algorithm: str, options: d
     assert set(schedule.worker[schedule.rows(Kind.GRAD)].tolist()) == {0, 1}
 
 
-@pytest.mark.parametrize("algorithm", ["s-sgd", "abs-sgd"])
+@pytest.mark.parametrize("algorithm", [pytest.param("s-sgd", marks=pytest.mark.slow), "abs-sgd"])
 def test_every_sample_once_per_epoch_and_none_left_over(algorithm: str, tmp_path: Path) -> None:
     """Two epochs and a bit more: all of it is computed and applied although nobody planned who takes what."""
     samples = 2 * 1437 + 100

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.live]
 UPDATES = 20
 RUNS: list[Any] = [
     ("asgd", {}),
-    ("ssp", {"staleness": 0}),
+    pytest.param("ssp", {"staleness": 0}, marks=pytest.mark.slow),
     pytest.param("ringmaster-asgd", {"threshold": 1}, marks=pytest.mark.slow),
     pytest.param("dc-asgd", {}, marks=pytest.mark.slow),
     pytest.param("delay-adaptive-asgd", {}, marks=pytest.mark.slow),

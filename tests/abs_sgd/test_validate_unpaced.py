@@ -24,6 +24,7 @@ SAME = Figures(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_as_the_machine_is_with_shares_of_its_cores(tmp_path: Path) -> None:
     if not (found := cpu_shares.probe()).ok:
         pytest.skip(found.reason)
