@@ -17,12 +17,14 @@ Exit codes: 0 fine, 1 a run failed, 2 usage or bad input, 3 a check failed, 130 
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -85,11 +87,16 @@ checking.register(app)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; every expected error becomes one message on stderr."""
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # closed (>&-): nobody wants to read it
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that knows only ASCII shows ? for µ and ▶
     with _ending_on_signals():
         return _run(list(sys.argv[1:] if arguments is None else arguments))
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115: for as long as the process lives
 
 
 def _run(arguments: list[str]) -> int:
@@ -110,6 +117,14 @@ def _run(arguments: list[str]) -> int:
         return 130
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is still buffered would fail again at exit
+        say(f"error: the output cannot be written: {error.strerror}")
+        return 1
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

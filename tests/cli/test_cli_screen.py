@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,6 +115,18 @@ def test_what_goes_into_a_pipe_has_whole_tables() -> None:
     )
     assert "update" in "".join(done.stdout.splitlines()[:6]) and "hidden" not in done.stdout
     assert 80 < max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a file on a disk that is full")
+@pytest.mark.parametrize("words", ["profiles", "schema"])
+def test_a_full_disk_is_one_line_and_a_closed_output_none(words: str) -> None:
+    def said(redirect: str) -> tuple[int, str]:
+        line = " ".join([*map(shlex.quote, HETSIM), words, redirect])
+        done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert said(">/dev/full") == (1, "error: the output cannot be written: No space left on device\n")
+    assert said(">&-") == (0, "")
 
 
 def test_a_closed_pipe_is_quiet() -> None:
