@@ -95,6 +95,17 @@ def published_gradient(name: str) -> bool:
     return published(name) and name.partition(":")[0] not in AVERAGING
 
 
+CORRECTING = (
+    "dc-asgd",
+    "dc-s3gd",
+)  # with g⊙g for the Hessian, which the model has on a scale of its own: it says little about them
+
+
+def published_plain(name: str) -> bool:
+    """Whether it is a published method that sums gradients as they are, without a correction for their delay."""
+    return published_gradient(name) and name.partition(":")[0] not in CORRECTING
+
+
 def profile_of(kind: str, size: int, path: str, value: int, max_samples: int) -> Profile:
     """One cluster with one batch."""
     return load_profile(f"{KINDS[kind]}-{size}", overrides=[f"{path}={value}", f"training.max_samples={max_samples}"])

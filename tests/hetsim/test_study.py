@@ -89,20 +89,22 @@ def test_ratios_by_hand(study: dict[str, ModuleType], tmp_path: Path) -> None:
         seconds[kind, "lb-bsp"] = list(base)
         seconds[kind, "s-sgd"] = [3 * s for s in base]
         seconds[kind, "local-sgd"] = [s / 1.25 if kind == "unequal" else 4 * s for s in base]
+        seconds[kind, "dc-asgd"] = [s / 2 for s in base]
+        seconds[kind, "dc-s3gd"] = [1.0, 1.0, 1.0, 1.0, None]  # sooner but for one seed, which it misses: not the best
         seconds[kind, "one-step-delay-balanced"] = [s / 8 for s in base]
         seconds[kind, "abs-sgd"] = [s / factor for s in base]
         seconds[kind, "abs-sgd:compute_point=current"] = []
     found = pieces(tmp_path, study, seconds)
     mean = results.over_kinds(found, 4, "abs-sgd", results.published_baseline)
-    assert (mean.median, mean.low, mean.high) == pytest.approx(((4 / 1.25) ** (1 / 3),) * 3)
+    assert (mean.median, mean.low, mean.high) == pytest.approx((4 ** (1 / 3) / 2,) * 3)
     mean = results.over_kinds(found, 4, "abs-sgd", results.gradient_baseline)
+    assert (mean.median, mean.low, mean.high) == pytest.approx((4 ** (1 / 3) / 2,) * 3)
+    mean = results.over_kinds(found, 4, "abs-sgd", results.plain_baseline)
     assert (mean.median, mean.low, mean.high) == pytest.approx((4 ** (1 / 3),) * 3)
-    ours = results.over_kinds(found, 4, "abs-sgd", results.any_baseline)
-    assert ours.median == pytest.approx(4 ** (1 / 3) / 8)
-    assert results.over_kinds(found, 4, "abs-sgd:compute_point=current", results.any_baseline) is None
+    assert results.over_kinds(found, 4, "abs-sgd:compute_point=current", results.plain_baseline) is None
     text = results.headline(found)
-    assert "| 4 | unequal | `local-sgd` | 1.60 (1.60 – 1.60) | `lb-bsp` | 2.00 (2.00 – 2.00) | `one-step-del" in text
-    assert "`one-step-delay-balanced` | 0.25 (0.25 – 0.25) | – |" in text
+    row = "| 4 | unequal | `dc-asgd` | 1.00 (1.00 – 1.00) | `dc-asgd` | 1.00 (1.00 – 1.00) | `lb-bsp` | 2.00 (2.00 – 2.00) | – |"
+    assert row in text
 
 
 def test_a_piece_that_fails_on_one_seed_has_no_mean(study: dict[str, ModuleType], tmp_path: Path) -> None:
@@ -117,9 +119,9 @@ def test_a_piece_that_fails_on_one_seed_has_no_mean(study: dict[str, ModuleType]
         },
     )
     assert math.isinf(max(found[0].seconds) if found[0].name == "abs-sgd" else max(found[1].seconds))  # type: ignore[attr-defined]
-    assert results.over_kinds(found, 4, "abs-sgd", results.any_baseline) is None
+    assert results.over_kinds(found, 4, "abs-sgd", results.plain_baseline) is None
     there = results.cluster(found, "unequal", 4)
-    assert results.ratio(there, results.best_of(there, results.any_baseline), "abs-sgd").low == 0.0
+    assert results.ratio(there, results.best_of(there, results.plain_baseline), "abs-sgd").low == 0.0
 
 
 def test_a_long_run_has_one_seed_and_is_compared_on_it_alone(study: dict[str, ModuleType], tmp_path: Path) -> None:
