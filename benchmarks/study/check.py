@@ -1,8 +1,8 @@
-"""Fifteen cells of the study trained: does training agree on who is faster, and by how much?
+"""Eighteen cells of the study trained: does training agree on who is faster, and by how much?
 
     OMP_NUM_THREADS=1 HETSIM_CIFAR10=FOLDER python benchmarks/study/check.py study -o study/trained [--dry-run]
 
-Three kinds of cluster of 4 workers, five algorithms, each with the batch that the study chose for it. What is trained is a small ResNet on
+Three kinds of cluster of 4 workers, six algorithms, each with the batch that the study chose for it. What is trained is a small ResNet on
 CIFAR-10 (`judged_networks.half_resolution`), true gradients on the simulator's clock. ResNet18's training to 93 % would take days here, and
 the small network has a critical batch of its own, so **a sample is made as dear as it must be for batches to keep their ratio to the
 critical batch**: with s = (critical batch here) / (critical batch of the study) all batches are s times those of the study and every GPU
@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pieces
 import torch
 from design import GLOBAL_BATCHES, KINDS, after_changes, contestants, profile_of
-from judged_networks import network
+from joblib import Parallel, delayed
+from judged_networks import Network, network
 from predictors_judged import SEED_STRIDE, NotKept, Trainer, fitted, judge, seconds_of
 from results import markdown
 
@@ -46,7 +47,7 @@ from hetsim.sweeps.cell import run_cell
 from hetsim.tuning import STEP
 
 SIZE = 4
-CHECKED = ("lb-bsp", "local-sgd", "ad-psgd", "one-step-delay-balanced", "abs-sgd")
+CHECKED = ("lb-bsp", "local-sgd", "ad-psgd", "dc-s3gd", "one-step-delay-balanced", "abs-sgd")
 SEEDS = 2
 MAX_SAMPLES = 200_000  # some twice what the slowest cell needs
 FACTORS = (1.0, 1.0 / STEP, STEP, 0.25, 0.125)  # of the advised learning rate
@@ -154,6 +155,21 @@ def checked(kind: str, label: str, cluster: Cluster, trainer: Trainer) -> Checke
     )
 
 
+def cell(folder: Path, kind: str, label: str, cluster: Cluster, dry: bool) -> Checked | tuple[str, str]:
+    """As `checked`, in any process; kind and label where a dry run lacks it."""
+    torch.set_num_threads(1)
+    trainer = Trainer(folder=folder, judged=judged_network(), training=cluster.training, dry=dry)
+    try:
+        return checked(kind, label, cluster, trainer)
+    except NotKept:
+        return kind, label
+
+
+def judged_network() -> Network:
+    """The small ResNet on CIFAR-10."""
+    return replace(network("cifar10"), margin=MARGIN)
+
+
 def tables(found: Sequence[Checked]) -> str:
     """Every cell; then the ratios that the study is about, predicted and trained."""
     tried = [f"at {factor:.3g} lr" for factor in FACTORS]
@@ -207,6 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--algorithms", default=",".join(CHECKED), help="any of the study; default: %(default)s")
     parser.add_argument("--kinds", default=",".join(KINDS), help="default: all")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; default: %(default)s")
     parser.add_argument("--dry-run", action="store_true", help="say what is missing")
     asked = parser.parse_args(arguments)
     names, kinds = asked.algorithms.split(","), asked.kinds.split(",")
@@ -215,21 +232,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if odd := [each for each in given if each not in there]:
             parser.error(f"{option}: {', '.join(odd)}: not one of {', '.join(there)}")
     asked.output.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
-    judged = replace(network("cifar10"), margin=MARGIN)
-    known, found = fitted(asked.output, judged), []
-    for kind, label, cluster in cells(asked.study, known, names, kinds):
-        trainer = Trainer(folder=asked.output, judged=judged, training=cluster.training, dry=asked.dry_run)
-        try:
-            found.append(checked(kind, label, cluster, trainer))
-        except NotKept:
-            print(f"{kind} {label}: to be trained", file=sys.stderr)
+    known = fitted(asked.output, judged_network())
+    todo = [delayed(cell)(asked.output, *each, asked.dry_run) for each in cells(asked.study, known, names, kinds)]
+    found = []
+    for each in Parallel(n_jobs=asked.jobs, return_as="generator", batch_size=1)(todo):
+        if not isinstance(each, Checked):
+            print(f"{' '.join(each)}: to be trained", file=sys.stderr)
             continue
-        print(
-            f"{kind} {label}: {found[-1].predicted_s:.1f} s, trained {found[-1].best_s:.1f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+        found.append(each)
+        said = f"{each.kind} {each.label}: {each.predicted_s:.1f} s, trained {each.best_s:.1f} s"
+        print(said, file=sys.stderr, flush=True)
     if found:
         print(tables(found))
     return 0
