@@ -191,7 +191,7 @@ def details(pieces: Sequence[Piece], kind: str, size: int) -> str:
         row, spread = piece.best["row"], interval(piece.seconds)
         label = piece.best["label"]
         rows.append(
-            [name if label == piece.name else f"`{label}`", _with_range(spread, 0),
+            [name if label == piece.name else f"`{label}`", with_range(spread, 0),
              f"{row['learning_rate']:.3g}, {row['momentum']:g}", f"{row['batch_samples']:,.0f}", f"{row['updates']:,.0f}",
              f"{row['samples_per_s']:,.0f}", f"{100 * row['utilisation']:.0f} %",
              "" if row["over_least"] is None else f"{row['over_least']:.2f}"]
@@ -205,10 +205,10 @@ def said(found: Interval | None) -> str:
         return "–"
     if found.median == 0.0:
         return "not reached"
-    return _with_range(found, 2)
+    return with_range(found, 2)
 
 
-def _with_range(found: Interval, digits: int) -> str:
+def with_range(found: Interval, digits: int) -> str:
     """A single seed has no range."""
     if found.low is None or found.high is None:
         return _number(found.median, digits)

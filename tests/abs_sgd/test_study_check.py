@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -74,23 +75,27 @@ def test_tiny_batches_keep_a_sample(check: ModuleType) -> None:
 
 
 def test_ratios_are_those_of_the_best_trained_rate(check: ModuleType) -> None:
-    def cell(label: str, predicted: float, *trained: float) -> object:
+    def cell(label: str, predicted: float, trained: Sequence[float], again: Sequence[float]) -> object:
         setting = Setting(learning_rate=0.1, momentum=0.9)
         return check.Checked(
             kind="unequal",
             label=label,
             setting=setting,
             predicted_s=predicted,
-            trained_s=trained,
-            best_s=min(trained),
+            trained_s=tuple(trained),
+            best_by_seed_s=(min(trained), *again),
             there_s=predicted,
         )
 
     found = [
-        cell("lb-bsp", 30.0, 40.0, 32.0, 36.0),
-        cell("abs-sgd:compute_point=damped-prediction", 20.0, 16.0, 18.0, 99.0),
+        cell("lb-bsp", 30.0, [40.0, 32.0, 36.0], [30.0, 50.0]),
+        cell("abs-sgd:compute_point=damped-prediction", 20.0, [16.0, 18.0, 99.0], [20.0, 20.0]),
     ]
-    assert check.ratios(found)[1] == [["`lb-bsp`", "unequal", "1.50", "2.00"]]
-    never = replace(found[1], trained_s=(float("inf"),) * 3, best_s=float("inf"))  # type: ignore[type-var]
-    assert check.ratios([found[0], never])[1][0][-1] == "0.00"
-    assert "not reached" in check.tables([found[0], never])
+    assert check.ratios(found)[1] == [["`lb-bsp`", "unequal", "1.50", "2.00 (1.50 – 2.50)"]]
+    assert "| 32.0 (30.0 – 50.0) | 0.94 | 30.0 |" in check.tables(found)
+    infinite = (float("inf"),) * 3
+    never = replace(found[1], trained_s=infinite, best_by_seed_s=infinite)  # type: ignore[type-var]
+    assert check.ratios([found[0], never])[1][0][-1] == "not reached"
+    assert "| not reached | 0.00 |" in check.tables([found[0], never])
+    neither = replace(found[0], trained_s=infinite, best_by_seed_s=infinite)  # type: ignore[type-var]
+    assert check.ratios([neither, never])[1][0][-1] == "–"
